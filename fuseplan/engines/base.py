@@ -1,0 +1,122 @@
+"""What an engine is: four methods over data. Holds no engine's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Protocol
+
+from fuseplan.ir.region import Region
+from fuseplan.runtime.device import Device
+from fuseplan.runtime.launch import Launch
+
+
+@dataclass(frozen=True)
+class FusionLimits:
+    """What an engine can fuse into one region, as data for `lowering.partition`.
+
+    Args:
+        families: node families it takes: pointwise, reduction, norm, matmul, conv, attention
+        reuse_reduction: a reduction's result may be used again over the reduced axes in the same region
+        reduce_after_anchor: reduction modes that may close a region after an anchor (results not used again)
+        pointwise_before_anchor: pointwise nodes may feed an anchor in the same region
+        mixed_reductions: reductions over different axes may share a region
+        max_nodes, max_operands: size of a region
+        whole_graph: take the whole graph as one region, whatever it holds
+    """
+
+    families: frozenset[str] = frozenset()
+    reuse_reduction: bool = False
+    reduce_after_anchor: frozenset[str] = frozenset()
+    pointwise_before_anchor: bool = False
+    mixed_reductions: bool = False
+    max_nodes: int = 64
+    max_operands: int = 32
+    whole_graph: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Whether an engine takes a region; a "no" has a reason."""
+
+    is_supported: bool
+    reason: str = ""
+
+
+YES = Support(True)
+
+
+def no(reason: str) -> Support:
+    """A refusal with its reason."""
+    return Support(False, reason)
+
+
+Config = tuple[tuple[str, int], ...]  # knob values, sorted by name
+
+
+def config(**knobs: int) -> Config:
+    """A config from keyword values."""
+    return tuple(sorted(knobs.items()))
+
+
+@dataclass(frozen=True)
+class KnobSpace:
+    """Typed knobs of an engine for one region; the first value of each is its default."""
+
+    knobs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def default(self) -> Config:
+        return config(**{name: values[0] for name, values in self.knobs.items()})
+
+    def configs(self) -> list[Config]:
+        """All configs, the default first."""
+        names = sorted(self.knobs)
+        return [tuple(zip(names, picked, strict=True)) for picked in product(*(self.knobs[n] for n in names))]
+
+
+@dataclass(frozen=True)
+class Executable:
+    """A built region as data.
+
+    Args:
+        launches: in order; slots of their patches index the region's operands
+        scratch_bytes: private scratch; SCRATCH patches are offsets into it
+        alignments: address alignment in bytes that each operand must have, or () for none; a config
+            with ``aligned=0`` asks for a build that needs none
+        source: readable source, empty if there is none
+    """
+
+    launches: tuple[Launch, ...]
+    scratch_bytes: int = 0
+    alignments: tuple[int, ...] = ()
+    source: str = field(default="", repr=False)
+
+
+class Engine(Protocol):
+    """An engine; stateless but for caches. `Device` is always an argument."""
+
+    name: str  # stable, goes into saved plans
+    engine_id: int  # stable id of the API's id space; fuseplan's engines start at 20000
+    device_kinds: frozenset[str]  # "cpu", "cuda"
+
+    def limits(self, device: Device) -> FusionLimits:
+        """What may fuse."""
+        ...
+
+    def supports(self, region: Region, device: Device) -> Support:
+        """Whether this region can be built: fast, pure, no compile."""
+        ...
+
+    def knobs(self, region: Region, device: Device) -> KnobSpace:
+        """The choices for this region, defaults first."""
+        ...
+
+    def build(self, region: Region, device: Device, config: Config) -> Executable:
+        """Compile. Raises ToolchainError if the tool-chain fails."""
+        ...
+
+    def estimate_us(self, region: Region, device: Device, config: Config) -> float:
+        """Expected time without timing it, in microseconds; used for ranking only."""
+        ...

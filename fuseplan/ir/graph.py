@@ -1,0 +1,203 @@
+"""Graphs as pure data: tensor spec, node, graph, and the mutable drafts they are made from.
+
+Drafts hold what the user set; inference (in `ops`) fills what is unset; `GraphBuilder.freeze`
+makes the immutable `Graph`. No op semantics here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+
+from fuseplan.dtypes import DType
+
+AttrValue = bool | int | float | str | None | tuple["AttrValue", ...]
+Attrs = tuple[tuple[str, AttrValue], ...]
+
+
+def packed_stride(dim: Iterable[int], order: Iterable[int] | None = None) -> tuple[int, ...]:
+    """Packed strides, in elements; `order` lists the axes from fastest to slowest (default: last first)."""
+    dim = tuple(dim)
+    stride, step = [1] * len(dim), 1
+    for axis in order if order is not None else range(len(dim) - 1, -1, -1):
+        stride[axis] = step
+        step *= dim[axis]
+    return tuple(stride)
+
+
+def channels_last_order(rank: int) -> tuple[int, ...]:
+    """Axes from fastest to slowest when axis 1 is innermost (NHWC for rank 4)."""
+    return (1, *range(rank - 1, 1, -1), 0) if rank > 1 else tuple(range(rank))
+
+
+def span_elements(dim: Iterable[int], stride: Iterable[int]) -> int:
+    """Elements from the first to past the last one that dims and strides reach."""
+    return 1 + sum((d - 1) * s for d, s in zip(dim, stride, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor of a frozen graph; dims and strides in elements.
+
+    Args:
+        value: value owned by the graph (tensor_scalar), else None
+        is_constant: the value is baked into the plan
+    """
+
+    uid: int
+    name: str
+    dim: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: DType
+    is_virtual: bool = False
+    is_pass_by_value: bool = False
+    value: bool | int | float | None = None
+    is_constant: bool = False
+
+    @property
+    def numel(self) -> int:
+        return prod(self.dim)
+
+    @property
+    def span_bytes(self) -> int:
+        return span_elements(self.dim, self.stride) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation of a frozen graph; ports map to tensor uids in schema order."""
+
+    index: int
+    op: str
+    name: str
+    inputs: tuple[tuple[str, int], ...]
+    outputs: tuple[tuple[str, int], ...]
+    attrs: Attrs
+    compute: DType
+
+    def attr(self, name: str) -> AttrValue:
+        """The attribute's value. Raises KeyError if the node has none of this name."""
+        for key, value in self.attrs:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A validated graph: tensors by uid, nodes in an order that computes inputs first."""
+
+    name: str
+    tensors: Mapping[int, TensorSpec]
+    nodes: tuple[Node, ...]
+
+    @cached_property
+    def producers(self) -> dict[int, int]:
+        """uid -> index of the node that makes it."""
+        return {uid: n.index for n in self.nodes for _, uid in n.outputs}
+
+    @cached_property
+    def consumers(self) -> dict[int, tuple[int, ...]]:
+        """uid -> indices of the nodes that read it."""
+        found: dict[int, list[int]] = {}
+        for node in self.nodes:
+            for _, uid in node.inputs:
+                uses = found.setdefault(uid, [])
+                if not uses or uses[-1] != node.index:
+                    uses.append(node.index)
+        return {uid: tuple(uses) for uid, uses in found.items()}
+
+    @cached_property
+    def input_uids(self) -> tuple[int, ...]:
+        """Tensors that nodes read and no node makes, in order of first use; scalars owned by the graph included."""
+        made = self.producers
+        seen = dict.fromkeys(uid for n in self.nodes for _, uid in n.inputs if uid not in made)
+        return tuple(seen)
+
+    @cached_property
+    def output_uids(self) -> tuple[int, ...]:
+        """Non-virtual tensors that nodes make, in node order."""
+        return tuple(uid for n in self.nodes for _, uid in n.outputs if not self.tensors[uid].is_virtual)
+
+    def slice(self, indices: Iterable[int], exposed: Iterable[int]) -> Graph:
+        """The nodes at `indices` as a graph of their own; tensors in `exposed` become non-virtual there."""
+        shown = set(exposed)
+        nodes = tuple(replace(self.nodes[i], index=k) for k, i in enumerate(indices))
+        made = {uid for n in nodes for _, uid in n.outputs}
+        tensors: dict[int, TensorSpec] = {}
+        for node in nodes:
+            for _, uid in (*node.inputs, *node.outputs):
+                if uid not in tensors:
+                    spec = self.tensors[uid]
+                    if spec.is_virtual and (uid in shown or uid not in made):
+                        spec = replace(spec, is_virtual=False)
+                    tensors[uid] = spec
+        return Graph(self.name, tensors, nodes)
+
+
+@dataclass(slots=True, eq=False)
+class DraftTensor:
+    """A tensor while a graph is being built; None and () mean unset. Compared by identity."""
+
+    uid: int
+    name: str
+    dim: tuple[int, ...] | None = None
+    stride: tuple[int, ...] | None = None
+    dtype: DType | None = None
+    is_virtual: bool = False
+    is_pass_by_value: bool = False
+    value: bool | int | float | None = None
+    is_constant: bool = False
+    is_user_dim: bool = False
+
+    def need_dim(self) -> tuple[int, ...]:
+        """The dims; inference guarantees them for every input of a node."""
+        assert self.dim is not None, self.name
+        return self.dim
+
+
+@dataclass(slots=True, eq=False)
+class DraftNode:
+    """A node while a graph is being built. `inputs` and `outputs` hold only ports that are there."""
+
+    op: str
+    name: str
+    inputs: dict[str, DraftTensor]
+    outputs: dict[str, DraftTensor]
+    attrs: dict[str, AttrValue] = field(default_factory=dict)
+    compute: DType | None = None
+
+
+@dataclass(slots=True)
+class GraphBuilder:
+    """Drafts in insertion order, and the type defaults of the graph."""
+
+    name: str
+    io_dtype: DType | None = None
+    intermediate_dtype: DType | None = None
+    compute_dtype: DType | None = None
+    nodes: list[DraftNode] = field(default_factory=list)
+
+    def freeze(self) -> Graph:
+        """The immutable graph. Every draft must be complete (see `ops.infer.complete`)."""
+        tensors: dict[int, TensorSpec] = {}
+        nodes: list[Node] = []
+        for index, n in enumerate(self.nodes):
+            for t in (*n.inputs.values(), *n.outputs.values()):
+                if t.uid not in tensors:
+                    assert t.dim is not None and t.stride is not None and t.dtype is not None, t.name
+                    tensors[t.uid] = TensorSpec(
+                        t.uid, t.name, t.dim, t.stride, t.dtype, t.is_virtual, t.is_pass_by_value, t.value, t.is_constant
+                    )
+            assert n.compute is not None
+            nodes.append(
+                Node(
+                    index, n.op, n.name,
+                    tuple((port, t.uid) for port, t in n.inputs.items()),
+                    tuple((port, t.uid) for port, t in n.outputs.items()),
+                    tuple(sorted(n.attrs.items())), n.compute,
+                )
+            )  # fmt: skip
+        return Graph(self.name, tensors, tuple(nodes))

@@ -1,0 +1,168 @@
+"""The unit of fusion: one SSA list of values, its operands in launch order, and its stores.
+
+Meaning of a value: the arguments are converted to `compute`, the op is evaluated there, and the
+result is rounded (nearest-even; saturating for integers and fp8) to `dtype`. Broadcasting follows
+from dims alone: all values have the rank of the region, an extent of 1 is repeated.
+
+Ops of a value:
+
+    load                 an operand's elements (which one: `Region.loads`); dtype is the operand's
+    const                attrs: value
+    index                attrs: axis; the position along that axis
+    count                attrs: axes; number of elements of args[0] over these axes, all dims 1
+    cast                 x
+    neg abs exp log log1p sqrt sin cos tan tanh erf floor ceil not_      x
+    add sub mul div max min mod pow eq ne gt ge lt le and_ or_      x, y
+    select               mask, x, y: x where mask is not 0, else y
+    reduce               x; attrs: mode (add, mul, max, min), axes
+    matmul               a [.., M, K], b [.., K, N]
+    conv_fprop           x [N, C, s..], w [K, C/g, f..]; attrs: pre_pad, post_pad, stride, dilation, flip
+    sdpa                 attention; only engines that take the graph slice run it
+
+Exact rules shared by references and emitters: ``max(a, b) = a if a > b or a != a else b`` and
+``min(a, b) = a if a < b or a != a else b`` (so NaN is propagated from either side), also inside
+reductions with the accumulator as `b`; comparisons with NaN are false except `ne`; `not_`,
+`and_`, `or_`, comparisons give 1 or 0; `mod` is C's fmod.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from hashlib import sha256
+
+from fuseplan.dtypes import DType
+from fuseplan.ir.graph import Attrs, AttrValue, Graph
+
+ANCHORS = frozenset({"matmul", "conv_fprop", "sdpa"})
+UNARY = frozenset({"neg", "abs", "exp", "log", "log1p", "sqrt", "sin", "cos", "tan", "tanh", "erf", "floor", "ceil", "not_"})
+BINARY = frozenset({"add", "sub", "mul", "div", "max", "min", "mod", "pow", "eq", "ne", "gt", "ge", "lt", "le", "and_", "or_"})
+ELEMENTWISE = UNARY | BINARY | {"select", "cast"}
+
+
+class Role(Enum):
+    """What a kernel does with an operand."""
+
+    IN = "in"
+    OUT = "out"
+    SCALAR = "scalar"  # host scalar, read at call time
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One SSA value; `args` index earlier values of the region."""
+
+    op: str
+    args: tuple[int, ...]
+    dim: tuple[int, ...]
+    dtype: DType
+    compute: DType
+    attrs: Attrs = ()
+    node: int = -1
+
+    def attr(self, name: str) -> AttrValue:
+        for key, value in self.attrs:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One kernel parameter, in launch order; dims have the region's rank, strides are in elements."""
+
+    uid: int
+    dim: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: DType
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Work of a node or region: floating-point operations, and bytes read and written once."""
+
+    flops: float = 0.0
+    read_bytes: int = 0
+    write_bytes: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.flops + other.flops, self.read_bytes + other.read_bytes, self.write_bytes + other.write_bytes)
+
+
+@dataclass(frozen=True)
+class Region:
+    """One fused piece of a graph.
+
+    Args:
+        graph: the same piece as nodes (its own tensors and indices)
+        values: SSA list
+        operands: inputs and scalars in order of first use, then outputs
+        loads: (value, operand) for each value whose op is load
+        stores: (value, operand) for each stored value
+        cost: work of the piece
+        reason: why the region starts where it does (for explain); empty for the first
+        source_nodes: index in the source graph of each node of `graph`
+    """
+
+    graph: Graph = field(repr=False)
+    values: tuple[Value, ...]
+    operands: tuple[Operand, ...]
+    loads: tuple[tuple[int, int], ...]
+    stores: tuple[tuple[int, int], ...]
+    cost: Cost = Cost()
+    reason: str = ""
+    source_nodes: tuple[int, ...] = ()
+
+    @cached_property
+    def operand_of(self) -> dict[int, int]:
+        """Load value -> operand index."""
+        return dict(self.loads)
+
+    @cached_property
+    def anchors(self) -> tuple[int, ...]:
+        """Values that are anchors, in order."""
+        return tuple(i for i, v in enumerate(self.values) if v.op in ANCHORS)
+
+    @cached_property
+    def reductions(self) -> tuple[int, ...]:
+        """Values that are reductions, in order."""
+        return tuple(i for i, v in enumerate(self.values) if v.op == "reduce")
+
+    @cached_property
+    def domain(self) -> tuple[int, ...]:
+        """Iteration dims: the broadcast of all values but the inputs of anchors."""
+        skip = {a for i in self.anchors for a in self.values[i].args}
+        rank = max((len(v.dim) for v in self.values), default=0)
+        dims = [1] * rank
+        for i, v in enumerate(self.values):
+            if i not in skip:
+                for axis, extent in enumerate(v.dim, rank - len(v.dim)):
+                    dims[axis] = max(dims[axis], extent)
+        return tuple(dims)
+
+    @cached_property
+    def users(self) -> tuple[tuple[int, ...], ...]:
+        """For each value, the values that read it."""
+        found: list[list[int]] = [[] for _ in self.values]
+        for i, v in enumerate(self.values):
+            for a in v.args:
+                if not found[a] or found[a][-1] != i:
+                    found[a].append(i)
+        return tuple(tuple(u) for u in found)
+
+    @cached_property
+    def structure(self) -> tuple[object, ...]:
+        """What a kernel bakes in and nothing else: no uids, names, source nodes; hashable."""
+        return (
+            tuple((v.op, v.args, v.dim, v.dtype.name, v.compute.name, v.attrs) for v in self.values),
+            tuple((o.dim, o.stride, o.dtype.name, o.role.value) for o in self.operands),
+            self.loads,
+            self.stores,
+        )
+
+    @cached_property
+    def key(self) -> str:
+        """Hex digest of `structure`: equal kernels have equal keys."""
+        return sha256(repr(self.structure).encode()).hexdigest()

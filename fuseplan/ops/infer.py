@@ -1,0 +1,109 @@
+"""Inference over a whole draft graph: type defaults, then each op's own rule, then the checks all tensors share."""
+
+from __future__ import annotations
+
+from fuseplan import dtypes
+from fuseplan.errors import InvalidGraphError
+from fuseplan.ir.graph import DraftNode, DraftTensor, GraphBuilder, packed_stride
+from fuseplan.ops.schema import reject, schema_of
+
+
+def complete(builder: GraphBuilder) -> None:
+    """Fill what the user left unset in every draft, in insertion order.
+
+    Raises:
+        InvalidGraphError: a node or tensor contradicts itself; names it
+    """
+    io = builder.io_dtype
+    intermediate = builder.intermediate_dtype or io or dtypes.FLOAT
+    compute = builder.compute_dtype or io or dtypes.FLOAT
+    made: set[int] = set()
+    seen: set[int] = set()
+    for node in builder.nodes:
+        schema = schema_of(node.op)
+        for attr in schema.attrs:
+            if attr.is_required and node.attrs.get(attr.name) is None:
+                raise reject(node, f"attribute {attr.name!r} is missing", f"pass {attr.name}= to {node.op}()")
+        for tensor in node.inputs.values():
+            if id(tensor) not in seen:
+                seen.add(id(tensor))
+                if id(tensor) not in made:
+                    _complete_input(node, tensor, io)
+        node.compute = node.compute or compute
+        for port in (p.name for p in schema.inputs if not p.is_optional):
+            if port not in node.inputs:
+                raise reject(node, f"input {port!r} is missing", f"pass a tensor as {port}=")
+        schema.infer(node)
+        for port, tensor in node.outputs.items():
+            made.add(id(tensor))
+            seen.add(id(tensor))
+            if tensor.dtype is None:
+                tensor.dtype = intermediate if tensor.is_virtual else (io or intermediate)
+            _check_result(node, port, tensor)
+
+
+def _complete_input(node: DraftNode, tensor: DraftTensor, io: dtypes.DType | None) -> None:
+    if tensor.dim is None or not tensor.dim:
+        if tensor.is_virtual:
+            raise InvalidGraphError(
+                f"tensor {tensor.name!r} is virtual, but no node before {node.name!r} makes it",
+                fix="add the node that makes it first, or do not mark it virtual",
+            )
+        raise InvalidGraphError(f"tensor {tensor.name!r} (input of {node.name!r}) has no dims", fix="call set_dim")
+    if tensor.dtype is None:
+        if io is None:
+            raise InvalidGraphError(
+                f"tensor {tensor.name!r} has no data type and the graph has no io_data_type",
+                fix="pass data_type= or io_data_type=",
+            )
+        tensor.dtype = io
+    if tensor.is_virtual:
+        raise InvalidGraphError(
+            f"tensor {tensor.name!r} is virtual, but no node makes it",
+            fix="only results of nodes can be virtual: set_is_virtual(False)",
+        )
+    if tensor.stride is None:
+        tensor.stride = packed_stride(tensor.dim)
+    check_layout(tensor)
+
+
+def check_layout(tensor: DraftTensor) -> None:
+    """Dims are positive and as many as strides. Raises InvalidGraphError."""
+    dim, stride = tensor.dim or (), tensor.stride or ()
+    if len(dim) != len(stride):
+        raise InvalidGraphError(
+            f"tensor {tensor.name!r} has {len(dim)} dims {list(dim)} but {len(stride)} strides {list(stride)}",
+            fix="give one stride per dim",
+        )
+    if any(d < 1 for d in dim):
+        raise InvalidGraphError(f"tensor {tensor.name!r} has dims {list(dim)}", fix="every extent must be at least 1")
+    if any(s < 0 for s in stride):
+        raise InvalidGraphError(f"tensor {tensor.name!r} has strides {list(stride)}", fix="strides must not be negative")
+
+
+def has_overlap(dim: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Whether two elements share an address; exact for nested strides, cautious (True) otherwise."""
+    reach = 0
+    for s, d in sorted((s, d) for d, s in zip(dim, stride, strict=True) if d > 1):
+        if s <= reach:
+            return True
+        reach += (d - 1) * s
+    return False
+
+
+def _check_result(node: DraftNode, port: str, tensor: DraftTensor) -> None:
+    if tensor.dim is None:
+        raise reject(node, f"dims of output {port!r} ({tensor.name!r}) are not set", "call set_dim on the output")
+    if tensor.stride is None:
+        tensor.stride = packed_stride(tensor.dim)
+    check_layout(tensor)
+    if tensor.is_virtual and tensor.is_pass_by_value:
+        raise InvalidGraphError(f"tensor {tensor.name!r} is virtual and pass-by-value", fix="choose one of the two")
+    if tensor.is_pass_by_value:
+        raise reject(node, f"output {tensor.name!r} is pass-by-value", "outputs are written to device buffers")
+    if not tensor.is_virtual and has_overlap(tensor.dim, tensor.stride):
+        raise InvalidGraphError(
+            f"output {tensor.name!r} of node {node.name!r} has overlapping elements: dims {list(tensor.dim)}, "
+            f"strides {list(tensor.stride)}",
+            fix="give every element of an output its own address",
+        )

@@ -1,0 +1,239 @@
+"""What an op is: schema, attributes, registry, and the views that op functions receive.
+
+One entry per op holds everything that is known about it: ports, attributes, inference, float64
+reference, cost, decomposition into primitives, samples. The public method, the checks, the tests
+and the documentation are made from it. No op is defined here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fuseplan.dtypes import DType
+from fuseplan.errors import InvalidGraphError
+from fuseplan.ir.graph import Attrs, AttrValue, DraftNode, Graph, Node, TensorSpec
+from fuseplan.ir.region import Cost, Value
+
+Array = Any  # an array of NumPy, PyTorch or any other library that the adapter knows
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A tensor argument or result; `label` is the part after ``::`` in a result's default name."""
+
+    name: str
+    is_optional: bool = False
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Attr:
+    """A non-tensor argument.
+
+    Args:
+        kind: ``float``, ``int``, ``bool``, ``ints`` (list of int), ``enum:<enum name>`` (stored as the
+            member's name), ``any`` (passed through to `prepare`, never stored)
+        default: value when the caller leaves it out
+        is_required: leaving it out is an error that validate reports
+    """
+
+    name: str
+    kind: str
+    default: AttrValue = None
+    is_required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A frozen node with its tensors, as `reference`, `cost` and `decompose` see it."""
+
+    node: Node
+    graph: Graph
+
+    def input(self, port: str) -> TensorSpec | None:
+        """The tensor at an input port, None if the port is not connected."""
+        for name, uid in self.node.inputs:
+            if name == port:
+                return self.graph.tensors[uid]
+        return None
+
+    def need(self, port: str) -> TensorSpec:
+        """The tensor at a port that must be connected."""
+        spec = self.input(port)
+        assert spec is not None, (self.node.op, port)
+        return spec
+
+    def output(self, port: str) -> TensorSpec | None:
+        """The tensor at an output port, None if the port is not connected."""
+        for name, uid in self.node.outputs:
+            if name == port:
+                return self.graph.tensors[uid]
+        return None
+
+    def attr(self, name: str) -> AttrValue:
+        return self.node.attr(name)
+
+    @property
+    def compute(self) -> DType:
+        return self.node.compute
+
+    @property
+    def in_bytes(self) -> int:
+        return sum(t.numel * t.dtype.itemsize for t in (self.graph.tensors[u] for _, u in self.node.inputs))
+
+    @property
+    def out_bytes(self) -> int:
+        return sum(t.numel * t.dtype.itemsize for t in (self.graph.tensors[u] for _, u in self.node.outputs))
+
+
+class FragmentBuilder:
+    """Collects the primitives that a node decomposes into (see `ir.region` for their meaning).
+
+    Values are indices. Results of `emit` have the node's compute type unless `dtype` says otherwise;
+    the caller rounds a node's results to their tensors' types.
+    """
+
+    def __init__(self, compute: DType, values: list[Value], rank: int) -> None:
+        self.compute, self.values, self.rank = compute, values, rank
+
+    def emit(self, op: str, *args: int, dtype: DType | None = None, compute: DType | None = None,
+             dim: Sequence[int] | None = None, **attrs: AttrValue) -> int:  # fmt: skip
+        """Append one value; dims are the broadcast of the arguments' unless given."""
+        if dim is None:
+            dim = broadcast(self.values[a].dim for a in args)
+        done = compute or self.compute
+        self.values.append(Value(op, args, tuple(dim), dtype or done, done, tuple(sorted(attrs.items()))))
+        return len(self.values) - 1
+
+    def const(self, value: float) -> int:
+        """A constant of the compute type, broadcast to any dims."""
+        return self.emit("const", dim=(1,) * self.rank, value=float(value))
+
+    def reduce(self, mode: str, x: int, axes: Iterable[int]) -> int:
+        """Reduce over `axes` (mode add, mul, max or min); reduced dims become 1."""
+        axes = tuple(sorted(axes))
+        dim = tuple(1 if i in axes else d for i, d in enumerate(self.values[x].dim))
+        return self.emit("reduce", x, dim=dim, mode=mode, axes=axes)
+
+    def count(self, x: int, axes: Iterable[int]) -> int:
+        """Number of elements of x over `axes`, as a value of the compute type."""
+        return self.emit("count", x, dim=(1,) * self.rank, axes=tuple(sorted(axes)))
+
+
+def broadcast(dims: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    """Right-aligned broadcast of dims. Raises ValueError where extents are neither equal nor 1."""
+    out: list[int] = []
+    for dim in dims:
+        if len(dim) > len(out):
+            out[:0] = [1] * (len(dim) - len(out))
+        for axis, extent in enumerate(dim, len(out) - len(dim)):
+            if extent != 1 and out[axis] != extent:
+                if out[axis] != 1:
+                    raise ValueError(f"extents {out[axis]} and {extent} on axis {axis}")
+                out[axis] = extent
+    return tuple(out)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One case of an op for tests.
+
+    Args:
+        id: short name
+        inputs: port -> (dims, type name) or (dims, type name, strides)
+        attrs: attributes as stored
+        outputs: port -> dims for results whose dims the user sets
+        types: port -> type name for results, where it is not FLOAT
+        fails: exception class that validation must raise, or None
+        compute: type name of the node's compute type
+        low, high: range of the random inputs
+        absent: optional output ports that are left out
+    """
+
+    id: str
+    inputs: Mapping[str, tuple[Any, ...]]
+    attrs: Mapping[str, AttrValue] = field(default_factory=dict)
+    outputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+    fails: type[Exception] | None = None
+    compute: str = "FLOAT"
+    low: float = -2.0
+    high: float = 2.0
+    absent: tuple[str, ...] = ()
+
+
+#: (node view, array namespace, arrays by port in the compute type) -> results by port
+Reference = Callable[..., dict[str, Array]]
+
+
+@dataclass(frozen=True)
+class OpSchema:
+    """Everything known about one op.
+
+    Args:
+        name: method name of the API
+        family: pointwise, reduction, norm, matmul, conv or attention (what FusionLimits speak of)
+        inputs, outputs: ports in order
+        attrs: attributes in order
+        positional: parameter order that the newest API takes positionally
+        classic: parameter order of the classic API (all parameters)
+        infer: fills unset dims, strides and types of the outputs of a draft, and checks the node
+        reference: results by port, computed with an array namespace; called as
+            ``reference(view, xp, arrays)`` with arrays (by port) in the compute type
+        cost: work of the node
+        decompose: ``decompose(builder, view, args by port) -> value by output port``
+        samples: yields test cases
+        returns_list: the method returns a list with None for absent results
+        prepare: ``prepare(bound arguments) -> None`` edits arguments before the node is made (legacy forms)
+        is_exact: correctly rounded operation: engines must agree bit for bit in FLOAT
+        doc: one paragraph for the method's docstring
+    """
+
+    name: str
+    family: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    infer: Callable[[DraftNode], None]
+    reference: Reference
+    cost: Callable[[NodeView], Cost]
+    decompose: Callable[[FragmentBuilder, NodeView, dict[str, int]], dict[str, int]]
+    samples: Callable[[], Iterable[Sample]]
+    attrs: tuple[Attr, ...] = ()
+    positional: tuple[str, ...] = ()
+    classic: tuple[str, ...] = ()
+    returns_list: bool = False
+    prepare: Callable[[dict[str, Any]], None] | None = None
+    is_exact: bool = False
+    doc: str = ""
+
+
+_registry: dict[str, OpSchema] = {}
+
+
+def register(schema: OpSchema) -> OpSchema:
+    """Add an op. Raises ValueError if the name is taken."""
+    if schema.name in _registry:
+        raise ValueError(f"op {schema.name!r} is registered twice")
+    _registry[schema.name] = schema
+    return schema
+
+
+def schema_of(name: str) -> OpSchema:
+    """The op of this name. Raises KeyError."""
+    return _registry[name]
+
+
+def all_schemas() -> tuple[OpSchema, ...]:
+    """All registered ops, sorted by name (import `fuseplan.ops` to register them)."""
+    return tuple(_registry[name] for name in sorted(_registry))
+
+
+def reject(node: DraftNode | Node, wrong: str, fix: str = "") -> InvalidGraphError:
+    """The error for a node that contradicts itself, naming the node."""
+    return InvalidGraphError(f"node {node.name!r} ({node.op}): {wrong}", fix=fix)
+
+
+__all__ = ["Array", "Attr", "Attrs", "Cost", "FragmentBuilder", "NodeView", "OpSchema", "Port", "Reference",
+           "Sample", "all_schemas", "broadcast", "register", "reject", "schema_of"]  # fmt: skip

@@ -1,0 +1,70 @@
+"""Settings of the process: one frozen dataclass, and the only reader of environment variables."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import platformdirs
+
+
+def _default_cache_dir() -> Path:
+    return Path(platformdirs.user_cache_dir("fuseplan", appauthor=False))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a process may set.
+
+    Args:
+        cache_dir: where compiled kernels are kept (``FUSEPLAN_CACHE_DIR``)
+        cache_limit_bytes: the cache is trimmed to this size (``FUSEPLAN_CACHE_LIMIT_MB``)
+        compiler: C compiler; empty means look for cc, gcc, clang (``FUSEPLAN_CC``)
+        dispatcher: ``"native"``, ``"python"`` or ``"auto"`` (``FUSEPLAN_DISPATCHER``)
+        log_level: 0 off, 1 to 9 info, 10 and above info without dumps (``CUDNN_FRONTEND_LOG_INFO``)
+        log_file: ``stdout``, ``stderr`` or a path; empty: no log (``CUDNN_FRONTEND_LOG_FILE``)
+        cuda_graph_retention: ``per_graph`` or ``none`` (``CUDNN_CUDA_GRAPH_RETENTION``)
+    """
+
+    cache_dir: Path = field(default_factory=_default_cache_dir)
+    cache_limit_bytes: int = 2 << 30
+    compiler: str = ""
+    dispatcher: str = "auto"
+    log_level: int = 0
+    log_file: str = ""
+    cuda_graph_retention: str = ""
+
+    @classmethod
+    def from_environment(cls, env: dict[str, str] | None = None) -> Settings:
+        """Settings as the environment gives them; unreadable numbers count as unset."""
+        e = dict(os.environ) if env is None else env
+        made: dict[str, object] = {}
+        if e.get("FUSEPLAN_CACHE_DIR"):
+            made["cache_dir"] = Path(e["FUSEPLAN_CACHE_DIR"]).expanduser()
+        if e.get("FUSEPLAN_CACHE_LIMIT_MB", "").isdigit():
+            made["cache_limit_bytes"] = int(e["FUSEPLAN_CACHE_LIMIT_MB"]) << 20
+        made["compiler"] = e.get("FUSEPLAN_CC", "")
+        made["dispatcher"] = e.get("FUSEPLAN_DISPATCHER", "auto")
+        level = e.get("CUDNN_FRONTEND_LOG_INFO", "0")
+        made["log_level"] = int(level) if level.isdigit() else 0
+        made["log_file"] = e.get("CUDNN_FRONTEND_LOG_FILE", "")
+        made["cuda_graph_retention"] = e.get("CUDNN_CUDA_GRAPH_RETENTION", "")
+        return cls(**made)  # type: ignore[arg-type]
+
+
+_current: Settings | None = None
+
+
+def current() -> Settings:
+    """The settings in force; read from the environment once, at first use."""
+    global _current
+    if _current is None:
+        _current = Settings.from_environment()
+    return _current
+
+
+def use(settings: Settings | None) -> None:
+    """Put other settings in force; None reads the environment again at next use."""
+    global _current
+    _current = settings
