@@ -187,6 +187,8 @@ class OpSchema:
         samples: yields test cases
         returns_list: the method returns a list with None for absent results
         prepare: ``prepare(bound arguments) -> None`` edits arguments before the node is made (legacy forms)
+        absent_outputs: ``absent_outputs(stored attributes and connected inputs by name) -> output ports`` that
+            this call does not make (statistics in inference); None: all outputs are made
         is_exact: correctly rounded operation: engines must agree bit for bit in FLOAT
         doc: one paragraph for the method's docstring
     """
@@ -205,6 +207,7 @@ class OpSchema:
     classic: tuple[str, ...] = ()
     returns_list: bool = False
     prepare: Callable[[dict[str, Any]], None] | None = None
+    absent_outputs: Callable[[Mapping[str, Any]], Iterable[str]] | None = None
     is_exact: bool = False
     doc: str = ""
 
