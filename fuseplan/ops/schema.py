@@ -150,6 +150,7 @@ class Sample:
         compute: type name of the node's compute type
         low, high: range of the random inputs
         absent: optional output ports that are left out
+        ranges: input port -> (low, high) where it is not `low, high`
     """
 
     id: str
@@ -162,6 +163,7 @@ class Sample:
     low: float = -2.0
     high: float = 2.0
     absent: tuple[str, ...] = ()
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 #: (node view, array namespace, arrays by port in the compute type) -> results by port
@@ -190,6 +192,8 @@ class OpSchema:
         absent_outputs: ``absent_outputs(stored attributes and connected inputs by name) -> output ports`` that
             this call does not make (statistics in inference); None: all outputs are made
         is_exact: correctly rounded operation: engines must agree bit for bit in FLOAT
+        results: ``results(bound arguments after prepare) -> optional output ports that this call makes``;
+            None: all of them. An output port that is also a parameter (in `classic`) is a tensor the caller passes
         doc: one paragraph for the method's docstring
     """
 
@@ -209,6 +213,7 @@ class OpSchema:
     prepare: Callable[[dict[str, Any]], None] | None = None
     absent_outputs: Callable[[Mapping[str, Any]], Iterable[str]] | None = None
     is_exact: bool = False
+    results: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None
     doc: str = ""
 
 
