@@ -1,0 +1,99 @@
+"""The fallback engine: runs the references of the ops, NumPy on host memory and PyTorch on CUDA memory.
+
+It takes any graph, slowly. It allocates, so it is exempt from the hot-path promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from fuseplan.engines.base import Config, Executable, FusionLimits, KnobSpace, Support, YES, no
+from fuseplan.ir.region import Region, Role
+from fuseplan.ops.arrays import numpy_namespace, torch_namespace
+from fuseplan.ops.evaluate import evaluate
+from fuseplan.ops.memory import store, view_cuda, view_host
+from fuseplan.runtime.device import Device
+from fuseplan.runtime.launch import Launch, LaunchKind, Patch, PatchKind
+
+
+class ArrayEngine:
+    """References as an engine."""
+
+    name = "array"
+    engine_id = 20000
+    device_kinds = frozenset({"cpu", "cuda"})
+
+    def limits(self, device: Device) -> FusionLimits:
+        return FusionLimits(whole_graph=True)
+
+    def supports(self, region: Region, device: Device) -> Support:
+        if device.kind == "cuda" and find_spec("torch") is None:
+            return no("CUDA memory needs PyTorch, which is not installed")
+        for spec in region.graph.tensors.values():
+            if spec.dtype.bits < 8 or not spec.dtype.numpy_name:
+                return no(f"tensor {spec.name!r} has type {spec.dtype.name}, which has no array form")
+        return YES
+
+    def knobs(self, region: Region, device: Device) -> KnobSpace:
+        return KnobSpace()
+
+    def build(self, region: Region, device: Device, config: Config) -> Executable:
+        run = _run_on_cuda if device.kind == "cuda" else _run_on_host
+        patches = tuple(Patch(PatchKind.POINTER, 0, slot=i) for i in range(len(region.operands)))
+        launch = Launch(LaunchKind.PYTHON, patches=patches, call=_bind(run, region, device), label="array")
+        return Executable((launch,))
+
+    def estimate_us(self, region: Region, device: Device, config: Config) -> float:
+        cost = region.cost
+        moved = (cost.read_bytes + cost.write_bytes) * 3 * len(region.graph.nodes)
+        launch = 15.0 * len(region.values)
+        return launch + cost.flops / (device.peak_gflops * 1e3) * 4 + moved / (device.memory_gbps * 1e3)
+
+
+def _bind(run: Callable[..., None], region: Region, device: Device) -> Callable[[tuple[int, ...], int, int], None]:
+    def call(addresses: tuple[int, ...], stream: int, workspace: int) -> None:
+        run(region, device, addresses, stream)
+
+    return call
+
+
+def _run_on_host(region: Region, device: Device, addresses: tuple[int, ...], stream: int) -> None:
+    inputs: dict[int, Any] = {}
+    outputs: dict[int, Any] = {}
+    for operand, address in zip(region.operands, addresses, strict=True):
+        spec = region.graph.tensors[operand.uid]
+        view = view_host(address, spec.dim, spec.stride, spec.dtype)
+        (outputs if operand.role is Role.OUT else inputs)[operand.uid] = view
+    with np.errstate(all="ignore"):
+        for uid, value in evaluate(region.graph, inputs, numpy_namespace()).items():
+            store(outputs[uid], value)
+
+
+def _run_on_cuda(region: Region, device: Device, addresses: tuple[int, ...], stream: int) -> None:
+    import torch
+
+    where = torch.device("cuda", device.index)
+    side = torch.cuda.ExternalStream(stream, device=where) if stream else torch.cuda.default_stream(where)
+    inputs: dict[int, Any] = {}
+    outputs: dict[int, Any] = {}
+    with torch.cuda.device(where), torch.cuda.stream(side), torch.no_grad():
+        for operand, address in zip(region.operands, addresses, strict=True):
+            spec = region.graph.tensors[operand.uid]
+            if operand.role is Role.SCALAR:  # host memory; filled by a kernel, so that capture is safe
+                value = view_host(address, spec.dim, spec.stride, spec.dtype).astype(np.float64).item(0)
+                xp = torch_namespace()
+                inputs[operand.uid] = torch.full(spec.dim, value, dtype=xp.dtype(spec.dtype), device=where)
+                continue
+            view = view_cuda(address, spec.dim, spec.stride, spec.dtype, device.index)
+            (outputs if operand.role is Role.OUT else inputs)[operand.uid] = view
+        for uid, value in evaluate(region.graph, inputs, torch_namespace()).items():
+            store(outputs[uid], value)
+
+
+
+
+ENGINE = ArrayEngine()

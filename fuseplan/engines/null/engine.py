@@ -1,0 +1,41 @@
+"""An engine that plans everything and launches nothing: proves that planning needs no kernels. Never listed."""
+
+from __future__ import annotations
+
+from fuseplan.engines.base import YES, Config, Executable, FusionLimits, KnobSpace, Support
+from fuseplan.ir.region import Region
+from fuseplan.runtime.device import Device
+
+
+class NullEngine:
+    """Takes all families with the widest limits."""
+
+    name = "null"
+    engine_id = 20900
+    device_kinds = frozenset({"cpu", "cuda"})
+
+    def limits(self, device: Device) -> FusionLimits:
+        return FusionLimits(
+            families=frozenset({"pointwise", "reduction", "norm", "matmul", "conv", "attention"}),
+            reuse_reduction=True,
+            reduce_after_anchor=frozenset({"add", "mul", "max", "min"}),
+            pointwise_before_anchor=True,
+            mixed_reductions=True,
+            max_nodes=10_000,
+            max_operands=10_000,
+        )
+
+    def supports(self, region: Region, device: Device) -> Support:
+        return YES
+
+    def knobs(self, region: Region, device: Device) -> KnobSpace:
+        return KnobSpace()
+
+    def build(self, region: Region, device: Device, config: Config) -> Executable:
+        return Executable(())
+
+    def estimate_us(self, region: Region, device: Device, config: Config) -> float:
+        return 0.0
+
+
+ENGINE = NullEngine()

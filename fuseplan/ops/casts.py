@@ -1,0 +1,85 @@
+"""Conversions that round once: to nearest even, saturating for integers and 8-bit floats.
+
+NumPy's and PyTorch's own float64-to-bfloat16 conversions go through float32 and round twice; here
+the detour through float32 rounds to odd, after which the second rounding is the only one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuseplan import dtypes
+from fuseplan.dtypes import DType
+from fuseplan.ops.arrays import ArrayNamespace
+
+Array = Any
+
+_SATURATING = (dtypes.FP8_E4M3, dtypes.FP8_E5M2, dtypes.FP8_E8M0, dtypes.FP4_E2M1)
+_COMPUTE = {
+    "DOUBLE": dtypes.DOUBLE, "INT64": dtypes.INT64, "INT32": dtypes.INT32, "INT8": dtypes.INT32,
+    "UINT8": dtypes.INT32, "BOOLEAN": dtypes.INT32,
+}  # fmt: skip
+
+
+def compute_type(compute: DType, *, judge: bool) -> DType:
+    """The type that references run in: float64 or int64 for the judge, else the declared one or a wider."""
+    if judge:
+        return dtypes.DOUBLE if compute.is_float else dtypes.INT64
+    return _COMPUTE.get(compute.name, dtypes.FLOAT)
+
+
+def widen(xp: ArrayNamespace, x: Array, compute: DType, *, judge: bool = False) -> Array:
+    """An input in the type that references run in; for BOOLEAN compute 0 or 1."""
+    target = xp.dtype(compute_type(compute, judge=judge))
+    if compute is dtypes.BOOLEAN:
+        return xp.astype(x != 0, target)
+    if not compute.is_float and _is_floating(xp, x):
+        return float_to_int(xp, x, dtypes.INT64 if judge else _COMPUTE.get(compute.name, dtypes.INT32))
+    return x if x.dtype == target else xp.astype(x, target)
+
+
+def narrow(xp: ArrayNamespace, x: Array, t: DType) -> Array:
+    """A result rounded to the storage type `t`, once."""
+    target = xp.dtype(t)
+    if x.dtype == target:
+        return x
+    if t is dtypes.BOOLEAN:
+        return xp.astype(x != 0, target)
+    if t.kind in ("int", "uint"):
+        return float_to_int(xp, x, t) if _is_floating(xp, x) else xp.astype(x, target)
+    if t in _SATURATING:
+        x = xp.where(xp.abs(x) > t.max_finite, xp.sign(x) * t.max_finite, x)
+    if t.bits < 32 and x.dtype == xp.dtype(dtypes.DOUBLE):
+        x = _to_float32_odd(xp, x)
+    return xp.astype(x, target)
+
+
+def _is_floating(xp: ArrayNamespace, x: Array) -> bool:
+    if xp.is_torch:
+        return bool(x.dtype.is_floating_point)
+    return x.dtype.kind == "f" or x.dtype.name.startswith(("bfloat", "float"))
+
+
+def float_to_int(xp: ArrayNamespace, x: Array, t: DType) -> Array:
+    """Nearest even, saturating; NaN becomes 0."""
+    x = xp.astype(x, xp.dtype(dtypes.DOUBLE))
+    x = xp.round(xp.where(x != x, xp.zeros_like(x), x))
+    high = int(t.max_finite) if t.bits < 64 else 2**63 - 1
+    low = 0 if t.kind == "uint" else -high - 1
+    inside = xp.where(x >= float(high), xp.zeros_like(x), xp.where(x <= float(low), xp.zeros_like(x), x))
+    made = xp.astype(inside, xp.dtype(dtypes.INT64))
+    full = xp.zeros_like(made)
+    made = xp.where(x >= float(high), full + high, xp.where(x <= float(low), full + low, made))
+    return xp.astype(made, xp.dtype(t))
+
+
+def _to_float32_odd(xp: ArrayNamespace, x: Array) -> Array:
+    """float64 to float32, rounding to odd: truncated, with the last bit set if anything was cut off."""
+    near = xp.astype(x, xp.dtype(dtypes.FLOAT))
+    back = xp.astype(near, x.dtype)
+    int32 = xp.dtype(dtypes.INT32)
+    bits = near.view(int32)
+    # a step towards zero is one less in the bit pattern, for either sign
+    bits = xp.where((xp.abs(back) > xp.abs(x)) & (xp.abs(near) < float("inf")), bits - 1, bits)
+    bits = xp.where((back != x) & (x == x), bits | 1, bits)
+    return bits.view(near.dtype)

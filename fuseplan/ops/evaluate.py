@@ -1,0 +1,77 @@
+"""Runs a graph through the references of its ops: as the float64 judge, or in the declared types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fuseplan import dtypes
+from fuseplan.ir.graph import Graph, TensorSpec
+from fuseplan.ops.arrays import ArrayNamespace, numpy_namespace
+from fuseplan.ops.casts import narrow, widen
+from fuseplan.ops.schema import NodeView, schema_of
+
+Array = Any
+
+
+def evaluate(
+    graph: Graph, inputs: Mapping[int, Array], xp: ArrayNamespace, *, judge: bool = False, keep: Iterable[int] = ()
+) -> dict[int, Array]:
+    """Results of the graph's non-virtual outputs (and of `keep`), by uid.
+
+    Args:
+        inputs: uid -> array of the declared dims, in the storage type or wider
+        judge: float64 throughout, no rounding to float types (conversions to integer types stay: they
+            are part of the meaning); otherwise the declared compute types, each tensor rounded to its type
+        keep: uids of virtual tensors to return as well
+    """
+    wanted = set(graph.output_uids) | set(keep)
+    live: dict[int, Array] = {
+        uid: inputs[uid] if uid in inputs else scalar_array(xp, graph.tensors[uid], inputs)
+        for uid in graph.input_uids
+    }
+    last_use = {uid: uses[-1] for uid, uses in graph.consumers.items()}
+    out: dict[int, Array] = {uid: live[uid] for uid in wanted if uid in live}
+    for node in graph.nodes:
+        args = {port: widen(xp, live[uid], node.compute, judge=judge) for port, uid in node.inputs}
+        results = schema_of(node.op).reference(NodeView(node, graph), xp, args)
+        for port, uid in node.outputs:
+            spec = graph.tensors[uid]
+            value = xp.broadcast_to(results[port], spec.dim)
+            if not judge or not spec.dtype.is_float:
+                value = narrow(xp, value, spec.dtype)
+            if uid in wanted:
+                out[uid] = value
+            if uid in last_use:
+                live[uid] = value
+        for _, uid in node.inputs:
+            if last_use.get(uid) == node.index:
+                live.pop(uid, None)
+    return out
+
+
+def scalar_array(xp: ArrayNamespace, spec: TensorSpec, inputs: Mapping[int, Array]) -> Array:
+    """The value that the graph itself owns, as an array of dims 1. Raises KeyError if it owns none."""
+    if spec.value is None:
+        raise KeyError(f"no input for tensor {spec.name!r} (uid {spec.uid})")
+    kind = dtypes.DOUBLE if spec.dtype.is_float else dtypes.INT64
+    made = xp.full(spec.dim, spec.value, dtype=xp.dtype(kind), **_beside(xp, inputs))
+    return narrow(xp, made, spec.dtype)
+
+
+def _beside(xp: ArrayNamespace, inputs: Mapping[int, Array]) -> dict[str, Any]:
+    """The device keyword that puts a new array beside the inputs."""
+    if xp.is_torch:
+        for x in inputs.values():
+            return {"device": x.device}
+    return {}
+
+
+def run_judge(graph: Graph, inputs: Mapping[int, Array], xp: ArrayNamespace | None = None) -> dict[int, Array]:
+    """The float64 results that candidates are compared with, by uid."""
+    return evaluate(graph, inputs, xp or numpy_namespace(), judge=True)
+
+
+def run_declared(graph: Graph, inputs: Mapping[int, Array], xp: ArrayNamespace | None = None) -> dict[int, Array]:
+    """The results in the declared types, by uid: what the `array` engine computes."""
+    return evaluate(graph, inputs, xp or numpy_namespace())

@@ -1,0 +1,48 @@
+"""Strided views of raw memory as arrays of NumPy (host) or PyTorch (CUDA), and stores into them."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from fuseplan.dtypes import DType
+from fuseplan.ir.graph import span_elements
+from fuseplan.ops.arrays import numpy_dtype, torch_dtype
+
+Array = Any
+
+
+def view_host(address: int, dim: tuple[int, ...], stride: tuple[int, ...], t: DType) -> Array:
+    """Host memory as a NumPy array; nothing is copied and the memory is not kept alive."""
+    kind = numpy_dtype(t)
+    size = span_elements(dim, stride) * kind.itemsize
+    raw = np.frombuffer((ctypes.c_char * size).from_address(address), dtype=np.uint8).view(kind)
+    return np.lib.stride_tricks.as_strided(raw, dim, tuple(s * kind.itemsize for s in stride))
+
+
+class _CudaMemory:
+    """Bytes of device memory in the form that PyTorch imports without copying."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3, "strides": None,
+        }  # fmt: skip
+
+
+def view_cuda(address: int, dim: tuple[int, ...], stride: tuple[int, ...], t: DType, index: int) -> Array:
+    """Device memory as a PyTorch tensor; nothing is copied and the memory is not kept alive."""
+    import torch
+
+    size = span_elements(dim, stride) * t.itemsize
+    raw = torch.as_tensor(_CudaMemory(address, size), device=torch.device("cuda", index))
+    return raw.view(torch_dtype(t)).as_strided(dim, stride)
+
+
+def store(target: Array, value: Array) -> None:
+    """Copy a value of the same dims and type into a view."""
+    if isinstance(target, np.ndarray):
+        target[...] = value
+    else:
+        target.copy_(value)

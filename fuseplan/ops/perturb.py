@@ -1,0 +1,113 @@
+"""Runs a graph in its declared types while every inexact operation's result moves by at most one ulp.
+
+An ndarray subclass sees each ufunc that a reference calls. After an inexact one it moves the result
+at random; operands of sums and matrix products move too, which stands for the roundings inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fuseplan import dtypes
+from fuseplan.dtypes import DType
+from fuseplan.ir.graph import Graph
+from fuseplan.ops.arrays import ArrayNamespace, numpy_namespace
+from fuseplan.ops.casts import narrow, widen
+from fuseplan.ops.evaluate import scalar_array
+from fuseplan.ops.schema import NodeView, schema_of
+
+_INEXACT = frozenset(
+    "add subtract multiply divide true_divide sqrt exp exp2 expm1 log log1p log2 tanh sin cos tan power float_power "
+    "square reciprocal matmul hypot logaddexp".split()
+)
+
+
+class _Nudge:
+    """How results move: a generator and the compute type whose ulp counts."""
+
+    def __init__(self, seed: int, compute: DType) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.compute = compute
+
+    def move(self, x: Any) -> Any:
+        x = np.asarray(x)
+        if x.dtype.kind != "f":
+            return x
+        u = self.rng.uniform(-1.0, 1.0, x.shape)
+        with np.errstate(all="ignore"):
+            wide = x.astype(np.float64)
+            wide = np.where(np.isfinite(wide), wide * (1.0 + u * 2.0**-self.compute.mantissa_bits), wide)
+            if self.compute.bits < 32:  # evaluated in float32, each result on the narrow type's grid
+                wide = narrow(numpy_namespace(), wide, self.compute).astype(np.float64)
+            return wide.astype(x.dtype)
+
+
+class _Moving(np.ndarray):
+    """An array whose ufunc results move; state travels with views and results."""
+
+    nudge: _Nudge | None = None
+
+    def __array_finalize__(self, obj: Any) -> None:
+        if obj is not None:
+            self.nudge = getattr(obj, "nudge", None)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        nudge = next(x.nudge for x in inputs if isinstance(x, _Moving) and x.nudge is not None)
+        plain = [x.view(np.ndarray) if isinstance(x, _Moving) else x for x in inputs]
+        moves = ufunc.__name__ in _INEXACT
+        if moves and (method == "reduce" or ufunc is np.matmul):
+            plain = [nudge.move(x) if isinstance(x, np.ndarray) else x for x in plain]
+        if "out" in kwargs:
+            kwargs["out"] = tuple(o.view(np.ndarray) if isinstance(o, _Moving) else o for o in kwargs["out"])
+        result = getattr(ufunc, method)(*plain, **kwargs)
+        return _wrap(nudge.move(result) if moves else result, nudge)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        result = super().__array_function__(func, types, args, kwargs)
+        return _wrap(result, self.nudge) if isinstance(result, np.ndarray) else result
+
+
+def _wrap(x: Any, nudge: _Nudge | None) -> Any:
+    made = np.asarray(x).view(_Moving)
+    made.nudge = nudge
+    return made
+
+
+class _MovingNamespace(ArrayNamespace):
+    """The adapter for moving arrays: functions that are no ufuncs keep the array class."""
+
+    def __init__(self, nudge: _Nudge) -> None:
+        super().__init__(numpy_namespace().base)
+        self.nudge = nudge
+
+    def erf(self, x: Any) -> Any:
+        return _wrap(self.nudge.move(super().erf(np.asarray(x))), self.nudge)
+
+    def where(self, mask: Any, a: Any, b: Any) -> Any:
+        return _wrap(np.where(np.asarray(mask), np.asarray(a), np.asarray(b)), self.nudge)
+
+
+def run_perturbed(graph: Graph, inputs: Mapping[int, Any], seed: int) -> dict[int, Any]:
+    """One moved run in the declared types; results of the non-virtual outputs by uid, as plain arrays."""
+    plain = numpy_namespace()
+    live: dict[int, Any] = {
+        uid: inputs[uid] if uid in inputs else scalar_array(plain, graph.tensors[uid], inputs)
+        for uid in graph.input_uids
+    }
+    for node in graph.nodes:
+        nudge = _Nudge(seed * 1_000_003 + node.index, _grid_of(node.compute))
+        xp = _MovingNamespace(nudge)
+        args = {port: _wrap(widen(plain, np.asarray(live[uid]), node.compute), nudge) for port, uid in node.inputs}
+        with np.errstate(all="ignore"):
+            results = schema_of(node.op).reference(NodeView(node, graph), xp, args)
+            for port, uid in node.outputs:
+                spec = graph.tensors[uid]
+                live[uid] = narrow(plain, np.asarray(np.broadcast_to(np.asarray(results[port]), spec.dim)), spec.dtype)
+    return {uid: live[uid] for uid in graph.output_uids}
+
+
+def _grid_of(compute: DType) -> DType:
+    return compute if compute.is_float and compute.mantissa_bits else dtypes.FLOAT
