@@ -1,0 +1,1 @@
+"""What emitters share: a line writer, canonical names, and one expression table per language."""
