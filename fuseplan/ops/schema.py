@@ -189,8 +189,6 @@ class OpSchema:
         samples: yields test cases
         returns_list: the method returns a list with None for absent results
         prepare: ``prepare(bound arguments) -> None`` edits arguments before the node is made (legacy forms)
-        absent_outputs: ``absent_outputs(stored attributes and connected inputs by name) -> output ports`` that
-            this call does not make (statistics in inference); None: all outputs are made
         is_exact: correctly rounded operation: engines must agree bit for bit in FLOAT
         results: ``results(bound arguments after prepare) -> optional output ports that this call makes``;
             None: all of them. An output port that is also a parameter (in `classic`) is a tensor the caller passes
@@ -211,7 +209,6 @@ class OpSchema:
     classic: tuple[str, ...] = ()
     returns_list: bool = False
     prepare: Callable[[dict[str, Any]], None] | None = None
-    absent_outputs: Callable[[Mapping[str, Any]], Iterable[str]] | None = None
     is_exact: bool = False
     results: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None
     doc: str = ""
