@@ -134,10 +134,15 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a dispatcher is made from; slots of patches index `slots`."""
+    """What a dispatcher is made from; slots of patches index `slots`.
+
+    Args:
+        workspace_alignment: bytes that the workspace's address must be a multiple of (like Slot.alignment)
+    """
 
     slots: tuple[Slot, ...]
     launches: tuple[Launch, ...]
     workspace_bytes: int
     device_kind: str  # "cpu" or "cuda"
     device_index: int = 0
+    workspace_alignment: int = 1

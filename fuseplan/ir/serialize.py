@@ -1,0 +1,137 @@
+"""Graphs as versioned JSON that round-trips, and the key that equal graphs share."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from typing import Any
+
+from fuseplan.dtypes import dtype_of
+from fuseplan.errors import PlanFileError
+from fuseplan.ir.graph import Graph, Node, TensorSpec
+
+FORMAT = "fuseplan-graph"
+VERSION = 1
+
+
+def graph_to_json(graph: Graph) -> dict[str, Any]:
+    """The graph as JSON data; floats that JSON lacks (NaN, infinities) are written as strings."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": graph.name,
+        "tensors": [_tensor_to_json(t) for t in graph.tensors.values()],
+        "nodes": [
+            {
+                "op": n.op, "name": n.name, "compute": n.compute.name, "inputs": dict(n.inputs),
+                "outputs": dict(n.outputs), "attrs": {k: _plain(v) for k, v in n.attrs},
+            }
+            for n in graph.nodes
+        ],
+    }  # fmt: skip
+
+
+def graph_from_json(data: Any) -> Graph:
+    """The graph of JSON data.
+
+    Raises:
+        PlanFileError: another format or version, or a part is missing or of the wrong kind; says which
+    """
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise PlanFileError("this is not a fuseplan graph", fix="pass JSON made by graph_to_json or repr(graph)")
+    if data.get("version") != VERSION:
+        raise PlanFileError(
+            f"graph format version {data.get('version')!r} is not {VERSION}", fix="write the graph again with this release"
+        )
+    try:
+        tensors = {t["uid"]: _tensor_from_json(t) for t in data["tensors"]}
+        nodes = tuple(
+            Node(
+                i, str(n["op"]), str(n["name"]), _ports(n["inputs"], tensors), _ports(n["outputs"], tensors),
+                tuple(sorted((k, _frozen(v)) for k, v in n["attrs"].items())), dtype_of(n["compute"]),
+            )
+            for i, n in enumerate(data["nodes"])
+        )  # fmt: skip
+        return Graph(str(data["name"]), tensors, nodes)
+    except (KeyError, TypeError, AttributeError, ValueError) as e:
+        raise PlanFileError(f"the graph JSON is damaged: {type(e).__name__} {e}", fix="write the graph again") from e
+
+
+def dumps(graph: Graph) -> str:
+    """The graph as a JSON string."""
+    return json.dumps(graph_to_json(graph), separators=(",", ":"))
+
+
+def loads(text: str) -> Graph:
+    """The graph of a JSON string. Raises PlanFileError."""
+    try:
+        return graph_from_json(json.loads(text))
+    except json.JSONDecodeError as e:
+        raise PlanFileError(f"the graph is not JSON: {e}", fix="pass the text made by dumps") from e
+
+
+def canonical_key(graph: Graph) -> str:
+    """Hex digest that graphs share when they differ in uids and names only."""
+    number: dict[int, int] = {}
+    for n in graph.nodes:
+        for _, uid in (*n.inputs, *n.outputs):
+            number.setdefault(uid, len(number))
+    tensors = [(number[t.uid], *_facts(t)) for t in graph.tensors.values() if t.uid in number]
+    nodes = [
+        (n.op, n.compute.name, n.attrs, [(p, number[u]) for p, u in n.inputs], [(p, number[u]) for p, u in n.outputs])
+        for n in graph.nodes
+    ]
+    return sha256(repr((sorted(tensors), nodes)).encode()).hexdigest()
+
+
+def _facts(t: TensorSpec) -> tuple[object, ...]:
+    value = repr(t.value) if t.is_constant else ""
+    return (t.dim, t.stride, t.dtype.name, t.is_virtual, t.is_pass_by_value, t.value is not None, value)
+
+
+def _tensor_to_json(t: TensorSpec) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "uid": t.uid, "name": t.name, "dim": list(t.dim), "stride": list(t.stride), "dtype": t.dtype.name,
+        "is_virtual": t.is_virtual, "is_pass_by_value": t.is_pass_by_value,
+    }  # fmt: skip
+    if t.value is not None:
+        made["value"], made["is_constant"] = _plain(t.value), t.is_constant
+    return made
+
+
+def _tensor_from_json(t: dict[str, Any]) -> TensorSpec:
+    dim, stride = tuple(map(int, t["dim"])), tuple(map(int, t["stride"]))
+    if len(dim) != len(stride) or any(d < 1 for d in dim) or any(s < 0 for s in stride):
+        raise ValueError(f"tensor {t['name']!r} has dims {list(dim)} and strides {list(stride)}")
+    value = _frozen(t["value"]) if "value" in t else None
+    return TensorSpec(
+        int(t["uid"]), str(t["name"]), dim, stride, dtype_of(t["dtype"]), bool(t["is_virtual"]),
+        bool(t["is_pass_by_value"]), value, bool(t.get("is_constant", False)),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _ports(data: dict[str, Any], tensors: dict[int, TensorSpec]) -> tuple[tuple[str, int], ...]:
+    ports = tuple((str(p), int(u)) for p, u in data.items())
+    for _, uid in ports:
+        if uid not in tensors:
+            raise ValueError(f"uid {uid} has no tensor")
+    return ports
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return {"float": repr(value)}
+    return value
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_frozen(v) for v in value)
+    if isinstance(value, dict):
+        return float(value["float"])
+    return value
+
+
+__all__ = ["canonical_key", "dumps", "graph_from_json", "graph_to_json", "loads"]

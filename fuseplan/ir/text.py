@@ -1,0 +1,49 @@
+"""One-way prints of graphs and regions, for people."""
+
+from __future__ import annotations
+
+from fuseplan.dtypes import DType
+from fuseplan.ir.graph import Graph
+from fuseplan.ir.region import Region
+
+_SHORT = {
+    "FLOAT": "f32", "DOUBLE": "f64", "HALF": "f16", "BFLOAT16": "bf16", "INT8": "i8", "UINT8": "u8", "INT32": "i32",
+    "INT64": "i64", "BOOLEAN": "b8", "FP8_E4M3": "e4m3", "FP8_E5M2": "e5m2",
+}  # fmt: skip
+
+
+def type_name(t: DType, dim: tuple[int, ...]) -> str:
+    """For instance ``bf16[2,64,64]``."""
+    return f"{_SHORT.get(t.name, t.name.lower())}[{','.join(map(str, dim))}]"
+
+
+def print_graph(graph: Graph) -> str:
+    """One line per node: results, op, arguments, attributes."""
+    lines = [f"graph {graph.name!r}"]
+    names = {uid: f"%{uid}" for uid in graph.tensors}
+    for uid in graph.input_uids:
+        t = graph.tensors[uid]
+        lines.append(f"  {names[uid]} = input {t.name!r} {type_name(t.dtype, t.dim)} stride {list(t.stride)}")
+    for n in graph.nodes:
+        outs = ", ".join(f"{names[u]}: {type_name(graph.tensors[u].dtype, graph.tensors[u].dim)}" for _, u in n.outputs)
+        ins = ", ".join(f"{p}={names[u]}" for p, u in n.inputs)
+        attrs = "".join(f", {k}={v}" for k, v in n.attrs if v is not None)
+        lines.append(f"  {outs} = {n.op}({ins}{attrs})  # node {n.index} {n.name!r}, computed in {n.compute.name}")
+    shown = [graph.tensors[u].name for u in graph.output_uids]
+    return "\n".join([*lines, f"  outputs {shown}"])
+
+
+def print_region(region: Region) -> str:
+    """The SSA list with operands and stores."""
+    lines = []
+    for k, o in enumerate(region.operands):
+        lines.append(f"  operand {k}: {o.role.value} {type_name(o.dtype, o.dim)} stride {list(o.stride)} uid {o.uid}")
+    load_of, store_of = region.operand_of, {}
+    for value, operand in region.stores:
+        store_of.setdefault(value, []).append(operand)
+    for i, v in enumerate(region.values):
+        args = ", ".join([f"v{a}" for a in v.args] + [f"{k}={x}" for k, x in v.attrs])
+        source = f" operand {load_of[i]}" if i in load_of else ""
+        stored = "".join(f" -> operand {k}" for k in store_of.get(i, ()))
+        lines.append(f"  v{i}: {type_name(v.dtype, v.dim)} = {v.op}({args}){source}{stored}")
+    return "\n".join(lines)

@@ -1,0 +1,102 @@
+"""Puts built regions together: one flat program with slots, launches and one workspace layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fuseplan.engines.base import Executable
+from fuseplan.ir.graph import Graph, TensorSpec
+from fuseplan.ir.region import Region, Role
+from fuseplan.ops.arrays import numpy_namespace
+from fuseplan.ops.evaluate import scalar_array
+from fuseplan.runtime.device import Device
+from fuseplan.runtime.launch import Launch, Patch, PatchKind, Program, Slot
+
+ALIGNMENT = 256
+
+
+def compose(graph: Graph, device: Device, parts: Sequence[tuple[Region, Executable]]) -> Program:
+    """The program of a graph from its regions in launch order."""
+    uids = [u for u in graph.input_uids if not graph.tensors[u].is_constant]
+    uids += [u for u in graph.output_uids if u not in uids]
+    slot_of = {uid: k for k, uid in enumerate(uids)}
+    layout = lay_out(graph, [region for region, _ in parts])
+    private = max((e.scratch_bytes for _, e in parts), default=0)
+    needs = _alignments(parts)
+    launches: list[Launch] = []
+    for region, executable in parts:
+        for launch in executable.launches:
+            patches = tuple([_place(p, region, slot_of, layout) for p in launch.patches])
+            launches.append(replace(launch, patches=patches))
+    outputs = set(graph.output_uids)
+    slots = tuple(_slot(graph.tensors[u], device, u in outputs, needs.get(u, 1)) for u in uids)
+    total = layout.num_bytes + (private if private else 0)
+    aligned = max((a for uid, a in needs.items() if uid not in slot_of), default=1)
+    return Program(slots, tuple(launches), total, device.kind, device.index, aligned)
+
+
+def _alignments(parts: Sequence[tuple[Region, Executable]]) -> dict[int, int]:
+    needs: dict[int, int] = {}
+    for region, executable in parts:
+        for operand, alignment in zip(region.operands, executable.alignments, strict=False):
+            needs[operand.uid] = max(alignment, needs.get(operand.uid, 1))
+    return needs
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where intermediates live in the workspace; private scratch of a region starts at `num_bytes`."""
+
+    offset: dict[int, int]
+    num_bytes: int
+
+
+def lay_out(graph: Graph, regions: Sequence[Region]) -> Layout:
+    """Offsets of tensors that pass between regions; a block is used again once its last reader is done."""
+    last: dict[int, int] = {}
+    for k, region in enumerate(regions):
+        for operand in region.operands:
+            if graph.tensors[operand.uid].is_virtual:
+                last[operand.uid] = k
+    free: dict[int, list[int]] = {}
+    ending: dict[int, list[tuple[int, int]]] = {}
+    offset: dict[int, int] = {}
+    top = 0
+    for k, region in enumerate(regions):
+        for operand in region.operands:
+            if operand.role is Role.OUT and operand.uid in last:
+                size = -(-graph.tensors[operand.uid].span_bytes // ALIGNMENT) * ALIGNMENT
+                blocks = free.get(size)
+                if blocks:
+                    at = blocks.pop()
+                else:
+                    at, top = top, top + size
+                offset[operand.uid] = at
+                ending.setdefault(last[operand.uid], []).append((size, at))
+        for size, at in ending.pop(k, ()):
+            free.setdefault(size, []).append(at)
+    return Layout(offset, top)
+
+
+def _place(patch: Patch, region: Region, slot_of: dict[int, int], layout: Layout) -> Patch:
+    """A patch of a region's operand as a patch of the program."""
+    if patch.kind is PatchKind.SCRATCH:
+        return replace(patch, addend=patch.addend + layout.num_bytes) if layout.num_bytes else patch
+    uid = region.operands[patch.slot].uid
+    slot = slot_of.get(uid)
+    if slot is not None:
+        return Patch(patch.kind, patch.offset, slot, patch.addend, patch.size)
+    return Patch(PatchKind.SCRATCH, patch.offset, -1, patch.addend + layout.offset[uid])
+
+
+def _slot(spec: TensorSpec, device: Device, is_output: bool, alignment: int) -> Slot:
+    is_host = spec.is_pass_by_value or spec.value is not None
+    value = None
+    if spec.value is not None:
+        value = scalar_array(numpy_namespace(), spec, {}).tobytes()
+    place = "host" if is_host else device.kind
+    return Slot(
+        spec.uid, spec.name, spec.dtype, spec.span_bytes, place, device.index, is_output, value,
+        1 if is_host else alignment,
+    )  # fmt: skip

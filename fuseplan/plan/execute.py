@@ -1,0 +1,66 @@
+"""Runs a built plan: finds the dispatcher and binds; no validation of its own, no choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fuseplan.errors import MisalignedError
+from fuseplan.plan.plan import BuiltPlan
+from fuseplan.runtime.dispatch import make_dispatcher
+from fuseplan.runtime.launch import Program
+
+Normalise = Callable[[Any], dict[Any, Any]]
+
+
+class Runner:
+    """A plan ready to be called with packs.
+
+    Args:
+        plan: the built plan
+        keys: uid -> what a pack may call that tensor (tensor object, uid, name)
+        defaults: uid -> buffer used when a pack has no entry for it
+        normalise: makes a dict by uid of any other form of pack; raises what is wrong with it
+        general: makes the plan without promises on addresses, for buffers that miss an alignment
+    """
+
+    def __init__(self, plan: BuiltPlan, keys: Mapping[int, tuple[object, ...]], defaults: Mapping[int, object],
+                 normalise: Normalise, general: Callable[[BuiltPlan], BuiltPlan] | None = None) -> None:  # fmt: skip
+        self.plan = plan
+        self._keys, self._defaults, self._normalise, self._general = keys, defaults, normalise, general
+        self._dispatcher = self._make(plan.program)
+        self._unaligned: Any = None
+        self.execute_fast = self._dispatcher.execute
+
+    def _make(self, program: Program) -> Any:
+        keys = [self._keys.get(s.uid, (s.uid,)) for s in program.slots]
+        defaults = [self._defaults.get(s.uid) for s in program.slots]
+        return make_dispatcher(program, keys, defaults, self._normalise)
+
+    def execute(self, pack: Any, workspace: Any, stream: int) -> None:
+        """Check type, device and byte span of each buffer, then run.
+
+        Raises:
+            BindError: a buffer is missing or does not fit; nothing was written
+        """
+        try:
+            self._dispatcher.execute(pack, workspace, stream)
+        except MisalignedError:
+            self._any_alignment().execute(pack, workspace, stream)
+
+    def bind(self, pack: Any, workspace: Any, stream: int) -> Any:
+        """A callable that runs the plan on these buffers without any check. Raises like `execute`."""
+        try:
+            return self._dispatcher.bind(pack, workspace, stream)
+        except MisalignedError:
+            return self._any_alignment().bind(pack, workspace, stream)
+
+    def _any_alignment(self) -> Any:
+        if self._unaligned is None:
+            if self._general is None:
+                raise MisalignedError(
+                    f"plan {self.plan.name!r} was saved for aligned buffers, and one is not",
+                    fix="pass buffers whose addresses are multiples of 16, or build the graph here",
+                )
+            self._unaligned = self._make(self._general(self.plan).program)
+        return self._unaligned

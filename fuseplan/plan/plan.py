@@ -1,0 +1,81 @@
+"""A built plan: the whole graph as one program, with what is needed to explain, save and rebuild it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fuseplan.engines.base import Config, Executable
+from fuseplan.engines.registry import GENERAL
+from fuseplan.ir.graph import Graph
+from fuseplan.ir.text import print_region
+from fuseplan.plan.assign import Assignment
+from fuseplan.plan.compose import compose
+from fuseplan.runtime.device import Device
+from fuseplan.runtime.launch import Program
+
+
+@dataclass(frozen=True)
+class BuiltPlan:
+    """What a dispatcher is made from, and where it came from.
+
+    Args:
+        name: lasting name, for instance ``cpu_c`` or ``triton[BLOCK_M=128]``
+        engine_name: engine that the plan is listed under
+        parts: the assignments and their executables, in launch order
+    """
+
+    name: str
+    engine_name: str
+    engine_id: int
+    knobs: dict[str, int]
+    graph: Graph
+    device: Device
+    program: Program
+    parts: tuple[tuple[Assignment, Executable], ...] = field(repr=False, default=())
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self.program.workspace_bytes
+
+    @property
+    def source(self) -> str:
+        """Readable source of every generated kernel, with the region it came from."""
+        shown: dict[str, None] = {}
+        for k, (assignment, executable) in enumerate(self.parts):
+            if executable.source:
+                header = f"region {k} of graph {self.graph.name!r}, engine {assignment.engine.name}"
+                shown[f"/* {header}\n{print_region(assignment.region)}\n*/\n{executable.source}"] = None
+        return "\n\n".join(shown)
+
+
+class Builder:
+    """Builds plans of one graph; equal regions are built once."""
+
+    def __init__(self, graph: Graph, device: Device) -> None:
+        self.graph, self.device = graph, device
+        self._built: dict[tuple[str, tuple[object, ...], Config], Executable] = {}
+
+    def executable(self, a: Assignment, extra: Config = ()) -> Executable:
+        """The built region. Raises what the engine's build raises."""
+        config = tuple(sorted((*a.config, *extra)))
+        if a.engine.name == GENERAL:  # bound to this region's own graph
+            return a.engine.build(a.region, self.device, config)
+        key = (a.engine.name, a.region.structure, config)
+        found = self._built.get(key)
+        if found is None:
+            found = self._built[key] = a.engine.build(a.region, self.device, config)
+        return found
+
+    def build(self, name: str, engine: tuple[str, int], knobs: dict[str, int], assignments: Sequence[Assignment],
+              extra: Config = ()) -> BuiltPlan:  # fmt: skip
+        """The plan of these assignments; `extra` is added to every engine's config."""
+        parts = tuple((a, self.executable(a, extra)) for a in assignments)
+        program = compose(self.graph, self.device, [(a.region, e) for a, e in parts])
+        return BuiltPlan(name, engine[0], engine[1], knobs, self.graph, self.device, program, parts)
+
+    def general(self, plan: BuiltPlan) -> BuiltPlan:
+        """The same plan without any promise on addresses."""
+        return self.build(
+            plan.name, (plan.engine_name, plan.engine_id), plan.knobs, [a for a, _ in plan.parts], (("aligned", 0),)
+        )
