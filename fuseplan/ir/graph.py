@@ -189,8 +189,9 @@ class GraphBuilder:
                 if t.uid not in tensors:
                     assert t.dim is not None and t.stride is not None and t.dtype is not None, t.name
                     tensors[t.uid] = TensorSpec(
-                        t.uid, t.name, t.dim, t.stride, t.dtype, t.is_virtual, t.is_pass_by_value, t.value, t.is_constant
-                    )
+                        t.uid, t.name, t.dim, t.stride, t.dtype, t.is_virtual, t.is_pass_by_value, t.value,
+                        t.is_constant,
+                    )  # fmt: skip
             assert n.compute is not None
             nodes.append(
                 Node(

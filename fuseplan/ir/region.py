@@ -36,8 +36,8 @@ from fuseplan.dtypes import DType
 from fuseplan.ir.graph import Attrs, AttrValue, Graph
 
 ANCHORS = frozenset({"matmul", "conv_fprop", "sdpa"})
-UNARY = frozenset({"neg", "abs", "exp", "log", "log1p", "sqrt", "sin", "cos", "tan", "tanh", "erf", "floor", "ceil", "not_"})
-BINARY = frozenset({"add", "sub", "mul", "div", "max", "min", "mod", "pow", "eq", "ne", "gt", "ge", "lt", "le", "and_", "or_"})
+UNARY = frozenset("neg abs exp log log1p sqrt sin cos tan tanh erf floor ceil not_".split())
+BINARY = frozenset("add sub mul div max min mod pow eq ne gt ge lt le and_ or_".split())
 ELEMENTWISE = UNARY | BINARY | {"select", "cast"}
 
 

@@ -41,7 +41,8 @@ def graph_from_json(data: Any) -> Graph:
         raise PlanFileError("this is not a fuseplan graph", fix="pass JSON made by graph_to_json or repr(graph)")
     if data.get("version") != VERSION:
         raise PlanFileError(
-            f"graph format version {data.get('version')!r} is not {VERSION}", fix="write the graph again with this release"
+            f"graph format version {data.get('version')!r} is not {VERSION}",
+            fix="write the graph again with this release",
         )
     try:
         tensors = {t["uid"]: _tensor_from_json(t) for t in data["tensors"]}

@@ -6,7 +6,9 @@ from fuseplan.errors import InvalidGraphError
 from fuseplan.ir.graph import Graph
 from fuseplan.ir.region import ANCHORS, BINARY, UNARY, Region, Role
 
-_NUM_ARGS = {"load": 0, "const": 0, "index": 0, "count": 1, "cast": 1, "select": 3, "reduce": 1, "matmul": 2, "conv_fprop": 2}
+_NUM_ARGS = {
+    "load": 0, "const": 0, "index": 0, "count": 1, "cast": 1, "select": 3, "reduce": 1, "matmul": 2, "conv_fprop": 2,
+}  # fmt: skip
 
 
 def verify_graph(graph: Graph) -> None:
@@ -19,7 +21,8 @@ def verify_graph(graph: Graph) -> None:
             if uid not in graph.tensors:
                 raise InvalidGraphError(f"node {node.name!r}: input {port!r} names uid {uid}, which does not exist")
             if graph.producers.get(uid, -1) >= position:
-                raise InvalidGraphError(f"node {node.name!r}: input {graph.tensors[uid].name!r} is made by a later node")
+                name = graph.tensors[uid].name
+                raise InvalidGraphError(f"node {node.name!r}: input {name!r} is made by a later node")
         for _, uid in node.outputs:
             if uid in made:
                 raise InvalidGraphError(f"tensor {graph.tensors[uid].name!r} is made by two nodes")

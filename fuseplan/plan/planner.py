@@ -10,6 +10,7 @@ from fuseplan.engines.registry import GENERAL, UNLISTED, all_engines, engines_fo
 from fuseplan.errors import PlanIndexError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import Graph
 from fuseplan.plan.assign import Assigner, Assignment
+from fuseplan.plan.explain import explain_plans
 from fuseplan.plan.plan import Builder, BuiltPlan
 from fuseplan.runtime.device import Device
 
@@ -99,11 +100,9 @@ class PlanList:
             if key not in estimates:
                 estimates[key] = a.engine.estimate_us(a.region, self.device, a.config)
             total += estimates[key]
-        compiled = any(a.engine.name != GENERAL for a in assignments)
-        return Entry(
-            "+".join(names) + (f"[{inside}]" if inside else ""), engine.name, engine.engine_id, knobs, total, assignments,
-            ("RUNTIME_COMPILATION",) if compiled else (),
-        )  # fmt: skip
+        name = "+".join(names) + (f"[{inside}]" if inside else "")
+        notes = ("RUNTIME_COMPILATION",) if any(a.engine.name != GENERAL for a in assignments) else ()
+        return Entry(name, engine.name, engine.engine_id, knobs, total, assignments, notes)
 
     def _extend(self, entries: Sequence[Entry]) -> None:
         known = {e.name for e in self.entries}
@@ -166,8 +165,6 @@ class PlanList:
 
     def explain(self) -> str:
         """Ranking, refusals, and the regions of each engine with the reason at each boundary."""
-        from fuseplan.plan.explain import explain_plans
-
         return explain_plans(self)
 
 
