@@ -1,0 +1,71 @@
+"""The dispatcher: checks a variant pack and runs a program, in C or, without a compiler, in Python.
+
+Both forms behave alike; `make_dispatcher` chooses by `Settings.dispatcher`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from fuseplan import settings
+from fuseplan.errors import ArgumentError, ToolchainError
+from fuseplan.runtime import logs
+from fuseplan.runtime.dispatch import native, twin
+from fuseplan.runtime.dispatch.binding import Binder, Normalise
+from fuseplan.runtime.dispatch.layout import make_frame
+from fuseplan.runtime.launch import Program
+
+
+class Bound(Protocol):
+    """A program with its buffers; calling it checks nothing and reads host scalars again."""
+
+    def __call__(self) -> None: ...
+
+    def set_stream(self, stream: int, /) -> None:
+        """Launch on this stream from now on."""
+        ...
+
+
+class Dispatcher(Protocol):
+    """Runs one program; safe to call from several threads at once."""
+
+    def execute(self, pack: object, workspace: object, stream: int, /) -> None:
+        """Check all buffers, then run. Raises BindError before anything is written."""
+        ...
+
+    def bind(self, pack: object, workspace: object, stream: int, /) -> Bound:
+        """Check once; the buffers live as long as the result."""
+        ...
+
+
+def make_dispatcher(
+    program: Program,
+    keys: Sequence[Sequence[object]],
+    defaults: Sequence[object | None],
+    normalise: Normalise,
+) -> Dispatcher:
+    """A dispatcher for `program`, native where a compiler and Python's headers are there.
+
+    Args:
+        keys: for each slot the objects under which a pack may have its buffer, in order
+        defaults: for each slot a buffer that is used when the pack has none, or None
+        normalise: turns any legal pack into a dict from uid to buffer, or raises; called only for
+            packs that are not a plain dict, lack a tensor or have an unknown name
+    Raises:
+        ToolchainError: the setting is "native" and the dispatcher cannot be compiled
+    """
+    if not len(keys) == len(defaults) == len(program.slots):
+        raise ArgumentError(f"{len(program.slots)} slots, {len(keys)} lists of keys, {len(defaults)} defaults")
+    choice = settings.current().dispatcher
+    if choice not in ("auto", "native", "python"):
+        raise ArgumentError(f"dispatcher '{choice}' is not known", fix='use "auto", "native" or "python"')
+    binder, frame = Binder(program, keys, defaults, normalise), make_frame(program)
+    if choice != "python":
+        try:
+            return cast(Dispatcher, native.make(binder, frame))
+        except ToolchainError as problem:
+            if choice == "native":
+                raise
+            logs.once("dispatcher", f"calls go through the slower Python dispatcher: {problem}")
+    return twin.Dispatcher(binder, frame)

@@ -1,0 +1,297 @@
+"""What a caller binds, seen as address, bytes, type and place. Knows frameworks only by their protocols."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from fuseplan.dtypes import ALL_TYPES, DType
+from fuseplan.errors import BindError
+
+
+class View(NamedTuple):
+    """A buffer as the dispatcher sees it.
+
+    Args:
+        address: of the first element
+        nbytes: bytes from the first to past the last element; None if unknown
+        dtype: name of an API type, another library's name for a type we lack, or None if unknown
+        place: ``"cpu"``, ``"cuda"``, ``"managed"`` (both), another device's name, or ``""`` if unknown
+        device_index: ordinal when place is ``"cuda"``, -1 if unknown
+        readonly: it must not be written
+        contiguous: elements lie without gaps in row-major order
+        keep: object that keeps the memory alive
+    """
+
+    address: int
+    nbytes: int | None = None
+    dtype: str | None = None
+    place: str = ""
+    device_index: int = 0
+    readonly: bool = False
+    contiguous: bool = True
+    keep: object = None
+
+
+# table: names that numpy, ml_dtypes and torch give to the API's types
+_NAMES: dict[str, str] = {
+    **{t.numpy_name: t.name for t in ALL_TYPES.values() if t.numpy_name and t.name != "FAST_FLOAT_FOR_FP8"},
+    "float4_e2m1fn_x2": "FP4_E2M1",
+}
+# table: (DLPack type code, bits) by type
+DL_TYPES: dict[str, tuple[int, int]] = {
+    "FLOAT": (2, 32), "DOUBLE": (2, 64), "HALF": (2, 16), "BFLOAT16": (4, 16), "INT8": (0, 8), "UINT8": (1, 8),
+    "INT32": (0, 32), "INT64": (0, 64), "BOOLEAN": (6, 8), "FP8_E4M3": (10, 8), "FP8_E5M2": (12, 8),
+    "FP8_E8M0": (14, 8), "FP4_E2M1": (17, 4), "INT4": (0, 4),
+}  # fmt: skip
+_DL_NAMES = {code: name for name, code in DL_TYPES.items()}
+_DL_PLACES = {1: "cpu", 2: "cuda", 3: "cpu", 13: "managed"}
+_FORMATS = {"f": "FLOAT", "d": "DOUBLE", "e": "HALF", "b": "INT8", "B": "UINT8", "?": "BOOLEAN", "i": "INT32",
+            "l": "INT64", "q": "INT64"}  # fmt: skip
+#: types without a Python counterpart in many libraries: their bytes may come as unsigned bytes
+_AS_UINT8 = ("BOOLEAN", "FP8_E4M3", "FP8_E5M2", "FP8_E8M0", "FP8_E5M3", "FP4_E2M1", "INT4")
+
+
+def accepted_types(t: DType) -> tuple[str, ...]:
+    """Names of buffer types that may be bound to a tensor of type `t`."""
+    if t.name in _AS_UINT8:
+        return (t.name, "UINT8")
+    grouped = {"INT8x4": ("INT8",), "INT8x32": ("INT8",), "UINT8x4": ("UINT8",), "FAST_FLOAT_FOR_FP8": ("FLOAT",)}
+    return (t.name, *grouped.get(t.name, ()))
+
+
+def view_of(buffer: Any) -> View:
+    """See a buffer as address, bytes, type and place.
+
+    Args:
+        buffer: int address, object with ``data_ptr()``, ``__cuda_array_interface__``, numpy array,
+            DLPack object, or anything with the buffer protocol
+    Raises:
+        BindError: it is none of these, or it has no plain memory
+    """
+    if isinstance(buffer, int) and not isinstance(buffer, bool):
+        return View(int(buffer))
+    if hasattr(buffer, "data_ptr"):
+        return _of_torch(buffer)
+    if isinstance(buffer, np.ndarray):
+        return _of_numpy(buffer)
+    if hasattr(type(buffer), "__cuda_array_interface__"):
+        return _of_interface(buffer.__cuda_array_interface__, "cuda")
+    if isinstance(buffer, (bytes, bytearray, memoryview, array.array)):
+        return _of_python(buffer)
+    if hasattr(type(buffer), "__dlpack__"):
+        return _of_dlpack(buffer)
+    if isinstance(getattr(buffer, "__array_interface__", None), dict):
+        return _of_interface(buffer.__array_interface__, "cpu", keep=buffer)
+    raise BindError(
+        f"an object of type {type(buffer).__name__} is not a buffer",
+        fix="pass a tensor, an array, a DLPack object or an integer address",
+    )
+
+
+def span_bytes(dim: Sequence[int], stride: Sequence[int], bits: int) -> int:
+    """Bytes from the first element to past the farthest one; 0 for no elements.
+
+    Elements before the first one (negative strides) do not count: a kernel never goes there.
+    """
+    if 0 in dim:
+        return 0
+    last = sum((d - 1) * s for d, s in zip(dim, stride, strict=True) if s > 0)
+    return ((last + 1) * bits + 7) // 8
+
+
+def is_row_major(dim: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether elements lie without gaps, last axis fastest."""
+    expected = 1
+    for d, s in zip(reversed(dim), reversed(stride), strict=True):
+        if d != 1 and s != expected:
+            return False
+        expected *= d
+    return True
+
+
+def _of_torch(t: Any) -> View:
+    """A torch tensor, or another object with ``data_ptr()`` and possibly torch's attributes."""
+    if getattr(t, "is_sparse", False) or getattr(t, "is_quantized", False) or str(getattr(t, "layout", "")) not in (
+        "", "torch.strided",
+    ):  # fmt: skip
+        raise BindError("a sparse or quantised tensor has no plain memory", fix="pass a dense tensor")
+    if callable(getattr(t, "is_neg", None)) and t.is_neg():
+        raise BindError("the tensor is a lazily negated view", fix="pass t.resolve_neg()")
+    if str(getattr(t, "device", "")).startswith("meta"):
+        raise BindError("the tensor is on the meta device and has no memory", fix="pass a tensor with data")
+    address = int(t.data_ptr())
+    dtype, device = getattr(t, "dtype", None), getattr(t, "device", None)
+    if dtype is None or device is None:
+        return View(address)
+    name = str(dtype).removeprefix("torch.")
+    place = str(getattr(device, "type", device))
+    dim, stride = getattr(t, "shape", None), getattr(t, "stride", None)
+    if dim is None or not callable(stride) or not hasattr(t, "element_size"):
+        return View(address, None, _NAMES.get(name, name), place, getattr(device, "index", 0) or 0)
+    return View(
+        address,
+        span_bytes(tuple(dim), stride(), 8 * t.element_size()),
+        _NAMES.get(name, name),
+        place,
+        getattr(device, "index", 0) or 0,
+        contiguous=is_row_major(tuple(dim), stride()),
+    )
+
+
+def _of_numpy(a: np.ndarray[Any, Any]) -> View:
+    return View(
+        a.ctypes.data,
+        span_bytes(a.shape, a.strides, 8) - 1 + a.itemsize if a.size else 0,
+        _numpy_name(a.dtype),
+        "cpu",
+        readonly=not a.flags.writeable,
+        contiguous=bool(a.flags.c_contiguous),
+    )
+
+
+def _numpy_name(t: np.dtype[Any]) -> str:
+    return _NAMES.get(t.name, t.name) if t.isnative else t.str  # a swapped byte order is no type of ours
+
+
+def _of_interface(facts: dict[str, Any], place: str, keep: object = None) -> View:
+    """The array interface of numpy or of CUDA arrays."""
+    address, readonly = facts["data"]
+    try:
+        dtype: Any = np.dtype(facts["typestr"])
+    except TypeError as problem:
+        raise BindError(f"the array interface names an unknown type {facts['typestr']!r}") from problem
+    dim = tuple(facts["shape"])
+    stride = facts.get("strides") or tuple(dtype.itemsize * math.prod(dim[i + 1 :]) for i in range(len(dim)))
+    elements = tuple(s // max(1, dtype.itemsize) for s in stride)
+    return View(
+        int(address or 0),
+        span_bytes(dim, stride, 8) - 1 + dtype.itemsize if 0 not in dim else 0,
+        None if dtype.kind == "V" else _numpy_name(dtype),
+        place,
+        -1 if place == "cuda" else 0,  # this protocol does not name the device
+        readonly=bool(readonly),
+        contiguous=is_row_major(dim, elements),
+        keep=keep,
+    )
+
+
+def _of_python(buffer: Any) -> View:
+    view = memoryview(buffer)
+    owner = view.obj if isinstance(buffer, memoryview) else buffer
+    if not view.c_contiguous:
+        raise BindError("a memoryview with gaps has no plain memory", fix="pass a contiguous one")
+    raw = np.frombuffer(view, dtype=np.uint8) if view.nbytes else np.empty(0, np.uint8)
+    # plain bytes have no element type, so there is none to compare with
+    untyped = isinstance(owner, (bytes, bytearray)) and view.format == "B"
+    dtype = None if untyped else _format_name(view.format, view.itemsize)
+    # a held memoryview keeps a bytearray from moving
+    return View(raw.ctypes.data, view.nbytes, dtype, "cpu", readonly=view.readonly, keep=view)
+
+
+def _format_name(code: str, itemsize: int) -> str:
+    name = _FORMATS.get(code.lstrip("@=<"), code)
+    return name if name not in ALL_TYPES or ALL_TYPES[name].bits == 8 * itemsize else f"{code}{8 * itemsize}"
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [  # noqa: RUF012 - the form that ctypes asks for
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = [  # noqa: RUF012
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _DLTensor),
+    ]
+
+
+def _of_dlpack(buffer: Any) -> View:
+    """Any DLPack object; the capsule is kept as long as the memory is used, and never consumed."""
+    on_gpu = int(buffer.__dlpack_device__()[0]) == 2
+    # -1: no synchronisation; the caller orders its work on the stream it passes
+    stream: dict[str, Any] = {"stream": -1} if on_gpu else {}
+    try:
+        try:
+            capsule = buffer.__dlpack__(max_version=(1, 1), **stream)
+        except TypeError:
+            capsule = buffer.__dlpack__(**stream)
+    except (BufferError, RuntimeError, ValueError) as problem:
+        raise BindError(f"a {type(buffer).__name__} does not give its memory by DLPack: {problem}") from problem
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    readonly = False
+    if '"dltensor_versioned"' in repr(capsule):
+        versioned = _Versioned.from_address(pointer(capsule, b"dltensor_versioned"))
+        if versioned.major != 1:
+            raise BindError(f"DLPack version {versioned.major} is not known here", fix="pass the object's address")
+        tensor, readonly = versioned.tensor, bool(versioned.flags & 1)
+    else:
+        tensor = _DLTensor.from_address(pointer(capsule, b"dltensor"))
+    dim = tuple(tensor.shape[i] for i in range(tensor.ndim))
+    dense = tuple(math.prod(dim[i + 1 :]) for i in range(len(dim)))
+    stride = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else dense
+    bits = tensor.bits * tensor.lanes
+    name = _DL_NAMES.get((tensor.code, tensor.bits), "") if tensor.lanes == 1 else ""
+    return View(
+        (tensor.data or 0) + tensor.byte_offset,
+        span_bytes(dim, stride, bits),
+        name or f"dlpack({tensor.code}, {tensor.bits}, {tensor.lanes})",
+        _DL_PLACES.get(tensor.device_type, f"dlpack device {tensor.device_type}"),
+        tensor.device_id,
+        readonly=readonly,
+        contiguous=is_row_major(dim, stride),
+        keep=capsule,
+    )
+
+
+def encode_scalar(value: float | int | bool, t: DType) -> bytes:
+    """A number in the bytes of type `t`, rounded once.
+
+    Raises:
+        BindError: `t` cannot hold it (a fraction or an overflow of an integer type)
+    """
+    if t.kind == "bool":
+        return bytes([bool(value)])
+    if not t.is_float:
+        low = 0 if t.kind == "uint" else -(1 << (t.bits - 1))
+        if not math.isfinite(value) or value != int(value) or not low <= int(value) < low + (1 << t.bits):
+            raise BindError(f"the value {value} does not fit the type {t.name}", fix=f"pass a whole number of {t.name}")
+        return int(value).to_bytes(t.itemsize, "little", signed=t.kind == "int")
+    with np.errstate(over="ignore", invalid="ignore"):
+        if t.bits >= 16 and t.name != "BFLOAT16":
+            return np.float64(value).astype(np.dtype(t.numpy_name)).tobytes()
+        return _encode_narrow(float(value), t)
+
+
+def _encode_narrow(value: float, t: DType) -> bytes:
+    """Through float32 rounded to odd, so that the second rounding is the only one that counts."""
+    single = np.float32(value)
+    if np.isfinite(single) and float(single) != value:
+        bits = int(single.view(np.uint32))
+        if abs(float(single)) > abs(value):
+            bits -= 1
+        single = np.uint32(bits | 1).view(np.float32)
+    if not t.numpy_name:
+        raise BindError(f"a Python number cannot be stored as {t.name}", fix="pass a buffer with its bytes")
+    return np.asarray(single).astype(getattr(ml_dtypes, t.numpy_name)).tobytes()

@@ -1,0 +1,191 @@
+"""From a variant pack to checked addresses: the rules and messages that both dispatchers share.
+
+The native dispatcher decides the plain cases itself and asks a `Binder` in every other one, so a
+refusal has the same words whoever runs the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fuseplan.errors import BindError, MisalignedError
+from fuseplan.runtime import buffers
+from fuseplan.runtime.launch import Program, Slot
+
+Normalise = Callable[[object], dict[int, Any]]
+#: addresses below this are never mapped: a small integer is a value that was meant as a number
+_FIRST_PAGE = 4096
+
+
+def label_of(slot: Slot) -> str:
+    """How messages name the tensor of a slot."""
+    return f"tensor '{slot.name}' (uid {slot.uid})"
+
+
+class Binder:
+    """Finds, checks and resolves the buffers of one program.
+
+    Args:
+        keys: for each slot the objects under which a pack may have its buffer, in order
+        defaults: for each slot a buffer that is used when the pack has none, or None
+        normalise: turns any legal pack into a dict from uid to buffer, or raises
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        keys: Sequence[Sequence[object]],
+        defaults: Sequence[object | None],
+        normalise: Normalise,
+    ) -> None:
+        self.program, self.slots, self.normalise = program, program.slots, normalise
+        self.keys = tuple(tuple(k) for k in keys)
+        self.defaults = tuple(defaults)
+        self.accepted = tuple(buffers.accepted_types(s.dtype) for s in self.slots)
+        self.known_names = frozenset(k for group in self.keys for k in group if isinstance(k, str))
+
+    def collect(self, pack: object) -> tuple[Any, ...]:
+        """One buffer per slot, None for slots with a value of their own.
+
+        Raises:
+            BindError: a tensor has no buffer; whatever `normalise` raises
+        """
+        found = self._look_up(pack)
+        if found is not None:
+            return found
+        named = self.normalise(pack)
+        bound: list[Any] = []
+        for slot, default in zip(self.slots, self.defaults, strict=True):
+            buffer = None if slot.value is not None else named.get(slot.uid)
+            buffer = default if buffer is None and slot.value is None else buffer
+            if buffer is None and slot.value is None:
+                raise BindError(
+                    f"{label_of(slot)} has no buffer in the variant pack",
+                    asked=f"{'output' if slot.is_output else 'input'} of {slot.span_bytes} bytes, {slot.dtype.name}",
+                    fix=f"add an entry {slot.uid}: buffer (or the tensor or its name as key)",
+                )
+            bound.append(buffer)
+        return tuple(bound)
+
+    def _look_up(self, pack: object) -> tuple[Any, ...] | None:
+        """The quick way for a plain dict with all tensors; None where `normalise` must look."""
+        if type(pack) is not dict:
+            return None
+        bound: list[Any] = []
+        hits = 0
+        for slot, keys, default in zip(self.slots, self.keys, self.defaults, strict=True):
+            buffer = None
+            if slot.value is None:
+                buffer = next((pack[k] for k in keys if pack.get(k) is not None), None)
+                hits += buffer is not None
+                buffer = default if buffer is None else buffer
+                if buffer is None:
+                    return None
+            bound.append(buffer)
+        if hits != len(pack) and any(isinstance(k, str) and k not in self.known_names for k in pack):
+            return None  # possibly a name that the graph does not have
+        return tuple(bound)
+
+    def resolve(self, index: int, buffer: Any) -> tuple[int | bytes, object]:
+        """Address of a slot's buffer, or the bytes of a host scalar, and what keeps it alive.
+
+        Raises:
+            BindError: type, device, size or address do not fit; MisalignedError: only the alignment
+        """
+        slot = self.slots[index]
+        if slot.place == "host":
+            if isinstance(buffer, (float, bool, np.generic)):
+                return self._encode(slot, buffer), None
+            if isinstance(buffer, int) and 0 < buffer < _FIRST_PAGE:
+                raise BindError(
+                    f"{label_of(slot)} got the integer {buffer}, which would be read as an address",
+                    fix=f"pass {float(buffer)} for the number, or an array of one element",
+                )
+        try:
+            view = buffers.view_of(buffer)
+        except BindError as problem:
+            raise BindError(f"{label_of(slot)}: {problem.wrong}", fix=problem.fix) from problem
+        self._check(index, slot, view)
+        return view.address, (buffer, view.keep)
+
+    def _encode(self, slot: Slot, number: Any) -> bytes:
+        try:
+            data = buffers.encode_scalar(number.item() if isinstance(number, np.generic) else number, slot.dtype)
+        except (BindError, TypeError) as problem:
+            wrong = problem.wrong if isinstance(problem, BindError) else f"{number!r} is not a real number"
+            raise BindError(f"{label_of(slot)}: {wrong}", fix="pass an array of one element") from problem
+        if len(data) < slot.span_bytes:
+            raise BindError(
+                f"{label_of(slot)} needs {slot.span_bytes} bytes, a number gives {len(data)}",
+                fix="pass an array with all elements",
+            )
+        return data
+
+    def _check(self, index: int, slot: Slot, view: buffers.View) -> None:
+        label = label_of(slot)
+        if view.address == 0:
+            raise BindError(f"{label} has a null address", fix="pass a buffer that has memory")
+        if view.dtype is not None and view.dtype not in self.accepted[index]:
+            raise BindError(
+                f"{label} has type {slot.dtype.name}, its buffer has {view.dtype}",
+                fix=f"convert the buffer to {' or '.join(self.accepted[index])}",
+            )
+        self._check_place(slot, view)
+        if slot.is_output and view.readonly:
+            raise BindError(f"{label} is an output, its buffer is read-only", fix="pass a writable buffer")
+        if view.nbytes is not None and view.nbytes < slot.span_bytes:
+            raise BindError(
+                f"{label} spans {slot.span_bytes} bytes by its dims and strides, its buffer has {view.nbytes}",
+                fix="pass a larger buffer, or declare the tensor with the buffer's dims and strides",
+            )
+        if view.address % slot.alignment:
+            raise MisalignedError(f"{label} has address {view.address:#x}, not a multiple of {slot.alignment}")
+
+    def _check_place(self, slot: Slot, view: buffers.View) -> None:
+        if view.place in ("", "managed"):
+            return
+        wanted = "cuda" if slot.place == "cuda" else "cpu"
+        same = view.place == wanted and (wanted == "cpu" or view.device_index in (-1, slot.device_index))
+        if not same:
+            there = f"cuda:{view.device_index}" if view.place == "cuda" else view.place
+            here = f"cuda:{slot.device_index}" if wanted == "cuda" else "cpu"
+            why = " (a host scalar)" if slot.place == "host" else ""
+            raise BindError(
+                f"{label_of(slot)} must be on {here}{why}, its buffer is on {there}",
+                fix=f"move the buffer to {here}, or build the graph for {there}",
+            )
+
+    def resolve_workspace(self, workspace: Any) -> tuple[int, object]:
+        """Address of the workspace and what keeps it alive. Raises BindError if it does not fit."""
+        need = self.program.workspace_bytes
+        if need == 0:
+            return 0, None
+        fix = f"pass a contiguous buffer of {need} bytes on {self._device()} (graph.get_workspace_size())"
+        if workspace is None:
+            raise BindError(f"this plan needs a workspace of {need} bytes, there is none", fix=fix)
+        try:
+            view = buffers.view_of(workspace)
+        except BindError as problem:
+            raise BindError(f"workspace: {problem.wrong}", fix=fix) from problem
+        if view.address == 0:
+            raise BindError("the workspace has a null address", fix=fix)
+        if not view.contiguous:
+            raise BindError("the workspace is not contiguous", fix=fix)
+        if view.readonly:
+            raise BindError("the workspace is read-only", fix=fix)
+        if view.nbytes is not None and view.nbytes < need:
+            raise BindError(f"the workspace has {view.nbytes} bytes, this plan needs {need}", fix=fix)
+        kind, index = self.program.device_kind, self.program.device_index
+        if view.place not in ("", "managed", kind) or (
+            view.place == "cuda" and view.device_index not in (-1, index)
+        ):
+            there = f"cuda:{view.device_index}" if view.place == "cuda" else view.place
+            raise BindError(f"the workspace is on {there}, this plan runs on {self._device()}", fix=fix)
+        return view.address, (workspace, view.keep)
+
+    def _device(self) -> str:
+        p = self.program
+        return "cpu" if p.device_kind == "cpu" else f"cuda:{p.device_index}"

@@ -1,0 +1,154 @@
+/* Launches: patch the parameter blocks of a frame and run its steps. Second part of the unit. */
+
+enum { STEP_HOST, STEP_CUDA, STEP_MEMSET, STEP_PYTHON };
+enum { PATCH_POINTER, PATCH_SCALAR, PATCH_SCRATCH };
+
+typedef struct {
+  int kind, slot;
+  Py_ssize_t offset, size;
+  int64_t addend;
+} Patch;
+
+typedef struct {
+  int kind;
+  Py_ssize_t block;
+  int first_patch, num_patches, first_param, num_params;
+  void *function;
+  unsigned config[7]; /* grid, block, shared bytes */
+  uint32_t memset_value;
+  size_t memset_words;
+  PyObject *call, *label; /* borrowed */
+} Step;
+
+typedef struct { /* CUlaunchConfig */
+  unsigned grid[3], block[3], shared_bytes;
+  void *stream, *attributes;
+  unsigned num_attributes;
+} LaunchConfig;
+
+typedef struct {
+  int (*launch)(const LaunchConfig *, void *function, void **params, void **extra);
+  int (*memset32)(uint64_t address, unsigned value, size_t words, void *stream);
+  int (*get_context)(void **context);
+  int (*set_context)(void *context);
+  void *context;
+} Driver;
+
+typedef struct {
+  PyObject_HEAD
+  PyObject *description; /* owns all Python objects that the arrays below borrow */
+  PyObject *collect, *resolve, *resolve_workspace, *fail;
+  PyObject *known; /* names that a pack may have without a closer look */
+  int num_slots, num_steps, num_patches, on_gpu, uses_driver, device_index, rereads;
+  int64_t workspace_bytes;
+  Slot *slots;
+  Step *steps;
+  Patch *patches;
+  Py_ssize_t *params;
+  int most_params;
+  Driver driver;
+  Py_ssize_t frame_bytes;
+  char *image;
+} Dispatcher;
+
+static uint64_t patched_address(const Patch *p, const uint64_t *address, uint64_t workspace) {
+  return (p->kind == PATCH_SCRATCH ? workspace : address[p->slot]) + (uint64_t)p->addend;
+}
+
+/* Write addresses and scalars into the frame; with `only_scalars` the addresses are there already. */
+static void patch_frame(const Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, int only_scalars) {
+  for (const Step *step = d->steps; step < d->steps + d->num_steps; ++step) {
+    if (step->kind != STEP_HOST && step->kind != STEP_CUDA) continue;
+    for (const Patch *p = d->patches + step->first_patch, *end = p + step->num_patches; p < end; ++p) {
+      if (p->kind == PATCH_SCALAR) {
+        memcpy(frame + p->offset, (const char *)(uintptr_t)(address[p->slot] + (uint64_t)p->addend), (size_t)p->size);
+      } else if (!only_scalars) {
+        uint64_t target = patched_address(p, address, workspace);
+        memcpy(frame + p->offset, &target, 8);
+      }
+    }
+  }
+}
+
+static int run_python(const Dispatcher *d, const Step *step, const uint64_t *address, uint64_t workspace, void *stream) {
+  PyObject *operands = PyTuple_New(step->num_patches);
+  if (!operands) return -1;
+  for (int i = 0; i < step->num_patches; ++i) {
+    PyObject *number =
+        PyLong_FromUnsignedLongLong(patched_address(&d->patches[step->first_patch + i], address, workspace));
+    if (!number) {
+      Py_DECREF(operands);
+      return -1;
+    }
+    PyTuple_SET_ITEM(operands, i, number);
+  }
+  PyObject *result = PyObject_CallFunction(step->call, "OKK", operands, (unsigned long long)(uintptr_t)stream,
+                                           (unsigned long long)workspace);
+  Py_DECREF(operands);
+  Py_XDECREF(result);
+  return result ? 0 : -1;
+}
+
+static void run_host(const Dispatcher *d, const Step *step, char *frame, const uint64_t *address, uint64_t workspace) {
+  if (step->kind == STEP_HOST) {
+    ((void (*)(const void *))step->function)(frame + step->block);
+    return;
+  }
+  uint32_t *words = (uint32_t *)(uintptr_t)patched_address(&d->patches[step->first_patch], address, workspace);
+  for (size_t i = 0; i < step->memset_words; ++i) memcpy(words + i, &step->memset_value, 4);
+}
+
+static int run_driver(const Dispatcher *d, const Step *step, char *frame, const uint64_t *address, uint64_t workspace,
+                      void *stream) {
+  int code;
+  if (step->kind == STEP_MEMSET) {
+    code = d->driver.memset32(patched_address(&d->patches[step->first_patch], address, workspace), step->memset_value,
+                              step->memset_words, stream);
+  } else {
+    void *params[d->most_params + 1];
+    const Py_ssize_t *offset = d->params + step->first_param;
+    for (int i = 0; i < step->num_params; ++i) params[i] = frame + offset[i];
+    const unsigned *c = step->config;
+    LaunchConfig config = {{c[0], c[1], c[2]}, {c[3], c[4], c[5]}, c[6], stream, NULL, 0};
+    code = d->driver.launch(&config, step->function, params, NULL);
+  }
+  if (code == 0) return 0;
+  PyObject *result = PyObject_CallFunction(d->fail, "iO", code, step->label); /* raises */
+  Py_XDECREF(result);
+  return -1;
+}
+
+static int run_steps(const Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, void *stream) {
+  const Step *step = d->steps, *end = d->steps + d->num_steps;
+  while (step < end) {
+    int is_host = step->kind == STEP_HOST || (step->kind == STEP_MEMSET && !d->on_gpu);
+    if (is_host) { /* a run of host functions: other threads may go on meanwhile */
+      Py_BEGIN_ALLOW_THREADS
+      for (; step < end && (step->kind == STEP_HOST || (step->kind == STEP_MEMSET && !d->on_gpu)); ++step)
+        run_host(d, step, frame, address, workspace);
+      Py_END_ALLOW_THREADS
+      continue;
+    }
+    int failed = step->kind == STEP_PYTHON ? run_python(d, step, address, workspace, stream)
+                                           : run_driver(d, step, frame, address, workspace, stream);
+    if (failed) return -1;
+    ++step;
+  }
+  return 0;
+}
+
+/* Run with the device's primary context current, and put the thread's own one back. */
+static int run_program(const Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, void *stream) {
+  if (!d->uses_driver) return run_steps(d, frame, address, workspace, stream);
+  void *former = NULL;
+  int code = d->driver.get_context(&former);
+  if (code == 0 && former != d->driver.context) code = d->driver.set_context(d->driver.context);
+  if (code != 0) {
+    PyObject *result = PyObject_CallFunction(d->fail, "is", code, "making the device current");
+    Py_XDECREF(result);
+    return -1;
+  }
+  int failed = run_steps(d, frame, address, workspace, stream);
+  if (former && former != d->driver.context) d->driver.set_context(former);
+  return failed;
+}

@@ -1,0 +1,126 @@
+"""A program as one frame of bytes and steps over it: the form that both dispatchers run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuseplan.errors import ArgumentError
+from fuseplan.runtime import artifacts, cuda
+from fuseplan.runtime.launch import Launch, LaunchKind, Patch, PatchKind, Program, PythonCall
+
+_ALIGN = 64  # of each block: tensor maps ask for it
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One launch, with offsets into the frame.
+
+    Args:
+        kind, label: as in the launch
+        block: offset of the parameter block
+        patches: (kind, offset in the frame, slot, addend, size) of each
+        function: address of the host function or handle of the kernel
+        params: offset in the frame of each kernel parameter
+        config: grid, block and shared bytes of a kernel
+        memset: value and number of words
+        call: function of a PYTHON launch
+    """
+
+    kind: LaunchKind
+    label: str
+    block: int
+    patches: tuple[tuple[int, int, int, int, int], ...]
+    function: int = 0
+    params: tuple[int, ...] = ()
+    config: tuple[int, int, int, int, int, int, int] = (1, 1, 1, 1, 1, 1, 0)
+    memset: tuple[int, int] = (0, 0)
+    call: PythonCall | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """All parameter blocks of a program before patching, and its steps.
+
+    Args:
+        uses_driver: whether a step goes through the CUDA driver
+        rereads: slots whose memory is copied into a block, to be read again at each call
+    """
+
+    image: bytes
+    steps: tuple[Step, ...]
+    uses_driver: bool
+    rereads: frozenset[int]
+
+
+def make_frame(program: Program) -> Frame:
+    """Lay out the blocks and load every compiled function.
+
+    Raises:
+        ArgumentError: a patch does not fit its block or its slot (a fault of the engine)
+        ToolchainError, DeviceError, cudnnGraphNotSupportedError: a compiled file cannot be loaded
+    """
+    image, steps = bytearray(), []
+    on_gpu = program.device_kind == "cuda"
+    for launch in program.launches:
+        image.extend(bytes(-len(image) % _ALIGN))
+        for patch in launch.patches:
+            _check_patch(program, launch, patch)
+        if launch.kind == LaunchKind.MEMSET and not launch.patches:
+            raise ArgumentError(f"launch '{launch.label}': a memset needs a patch for its address")
+        steps.append(_make_step(program, launch, len(image)))
+        image.extend(launch.template)
+    uses_driver = any(s.kind == LaunchKind.CUDA or (s.kind == LaunchKind.MEMSET and on_gpu) for s in steps)
+    rereads = {
+        patch.slot
+        for launch in program.launches
+        for patch in launch.patches
+        if patch.kind == PatchKind.SCALAR and program.slots[patch.slot].value is None
+    }
+    return Frame(bytes(image), tuple(steps), uses_driver, frozenset(rereads))
+
+
+def _make_step(program: Program, launch: Launch, at: int) -> Step:
+    function = 0
+    if launch.kind in (LaunchKind.HOST, LaunchKind.CUDA):
+        if launch.artifact is None or not launch.symbol:
+            raise ArgumentError(f"launch '{launch.label}' has no artifact or no symbol")
+        if launch.kind == LaunchKind.HOST:
+            function = artifacts.symbol_address(launch.artifact, launch.symbol)
+        else:
+            a = launch.artifact
+            function = cuda.load_cubin(a.data, launch.symbol, launch.shared_bytes, program.device_index, a.key)
+    if launch.kind == LaunchKind.PYTHON and launch.call is None:
+        raise ArgumentError(f"launch '{launch.label}' has no function to call")
+    return Step(
+        kind=launch.kind,
+        label=launch.label or launch.symbol or launch.kind.name,
+        block=at,
+        patches=tuple((int(p.kind), at + p.offset, p.slot, p.addend, p.size) for p in launch.patches),
+        function=function,
+        params=tuple(at + offset for offset in launch.param_offsets),
+        config=(*launch.grid, *launch.block, launch.shared_bytes),
+        memset=(launch.memset_value & 0xFFFFFFFF, launch.memset_words),
+        call=launch.call,
+    )
+
+
+def _check_patch(program: Program, launch: Launch, patch: Patch) -> None:
+    what = f"launch '{launch.label}', patch at {patch.offset}"
+    writes = launch.kind in (LaunchKind.HOST, LaunchKind.CUDA)  # others only read the address
+    size = patch.size if patch.kind == PatchKind.SCALAR else 8
+    if writes and not 0 <= patch.offset <= len(launch.template) - size:
+        raise ArgumentError(f"{what}: outside of the block of {len(launch.template)} bytes")
+    if patch.kind == PatchKind.SCRATCH:
+        if not 0 <= patch.addend <= program.workspace_bytes:
+            raise ArgumentError(f"{what}: outside of the workspace of {program.workspace_bytes} bytes")
+        return
+    if not 0 <= patch.slot < len(program.slots):
+        raise ArgumentError(f"{what}: there is no slot {patch.slot}")
+    slot = program.slots[patch.slot]
+    on_host = slot.value is not None or slot.place in ("host", "cpu")
+    if patch.kind == PatchKind.SCALAR:
+        held = slot.span_bytes if slot.value is None else len(slot.value)
+        if not on_host or patch.addend + patch.size > held:
+            raise ArgumentError(f"{what}: cannot copy {patch.size} bytes from tensor '{slot.name}'")
+    elif on_host and launch.kind == LaunchKind.CUDA:
+        raise ArgumentError(f"{what}: tensor '{slot.name}' is on the host, a kernel cannot have its address")

@@ -1,0 +1,127 @@
+"""The native dispatcher: C on CPython's API, compiled at first use with the user's compiler."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.resources
+import importlib.util
+import sys
+import sysconfig
+import threading
+from typing import Any
+
+from fuseplan.errors import ToolchainError
+from fuseplan.runtime import artifacts, buffers, cuda, toolchain
+from fuseplan.runtime.dispatch.binding import Binder
+from fuseplan.runtime.dispatch.layout import Frame
+from fuseplan.runtime.launch import Slot
+
+_PARTS = ("buffers.c", "launch.c", "dispatch.c", "module.c")
+_NAME = "fuseplan_dispatch"
+_PLACES = {"cpu": 0, "cuda": 1, "host": 2}
+_FORMATS = {"FLOAT": "f", "DOUBLE": "d", "HALF": "e", "INT8": "b", "UINT8": "B", "INT32": "i", "INT64": "lq",
+            "BOOLEAN": "?"}  # fmt: skip
+_lock = threading.Lock()
+_modules: list[Any] = []
+
+
+def source() -> str:
+    """C source of the dispatcher, one translation unit."""
+    folder = importlib.resources.files("fuseplan.runtime.dispatch")
+    return "\n".join(folder.joinpath(part).read_text(encoding="utf-8") for part in _PARTS)
+
+
+def module() -> Any:
+    """The compiled extension module, loaded once per process.
+
+    Raises:
+        ToolchainError: no compiler, no Python headers, or the compiler failed
+    """
+    with _lock:
+        if not _modules:
+            _modules.append(_load())
+        return _modules[0]
+
+
+def _load() -> Any:
+    headers = toolchain.python_headers()
+    if not headers:
+        raise ToolchainError(
+            "the headers of Python are not installed",
+            asked=f"Python.h in {sysconfig.get_paths()['include']}",
+            fix="install the python3-dev package, or set FUSEPLAN_DISPATCHER=python",
+        )
+    # no flag of a CPU: the dispatcher gains nothing from it and may be shared by machines
+    artifact = toolchain.compile_shared(
+        source(),
+        (f"-I{headers}", f"-DFUSEPLAN_ABI={sysconfig.get_config_var('SOABI') or sys.hexversion}", "-std=gnu11"),
+        march="x86-64-v2" if toolchain.is_x86() else "native",
+        label="the dispatcher",
+    )
+    path = str(artifacts.shared_path(artifact))
+    loader = importlib.machinery.ExtensionFileLoader(_NAME, path)
+    spec = importlib.util.spec_from_file_location(_NAME, path, loader=loader)
+    if spec is None:
+        raise ToolchainError(f"{path} is not an extension module")
+    try:
+        made = importlib.util.module_from_spec(spec)
+        loader.exec_module(made)
+    except ImportError as problem:
+        raise ToolchainError(f"the dispatcher cannot be loaded: {problem}") from problem
+    return made
+
+
+def make(binder: Binder, frame: Frame) -> Any:
+    """A native dispatcher for the program of `binder`."""
+    program = binder.program
+    slots = tuple(
+        _slot(slot, keys, default, accepted)
+        for slot, keys, default, accepted in zip(
+            binder.slots, binder.keys, binder.defaults, binder.accepted, strict=True
+        )
+    )
+    steps = tuple(
+        (int(s.kind), s.label, s.block, s.patches, s.function, s.params, s.config, s.memset, s.call)
+        for s in frame.steps
+    )
+    return module().Dispatcher(
+        slots,
+        steps,
+        frame.image,
+        program.workspace_bytes,
+        program.device_kind == "cuda",
+        program.device_index,
+        bool(frame.rereads),
+        _driver_addresses(program.device_index) if frame.uses_driver else None,
+        (binder.collect, binder.resolve, binder.resolve_workspace, fail),
+        binder.known_names,
+    )
+
+
+def fail(code: int, label: str) -> None:
+    """Raise the driver's error of a launch."""
+    raise cuda.driver().error(code, f"launch '{label}'")
+
+
+def _slot(slot: Slot, keys: tuple[object, ...], default: object, accepted: tuple[str, ...]) -> tuple[object, ...]:
+    types = tuple(code | bits << 8 for code, bits in (buffers.DL_TYPES[n] for n in accepted if n in buffers.DL_TYPES))
+    formats = "".join(_FORMATS.get(name, "") for name in accepted)
+    return (
+        keys,
+        default,
+        slot.value,
+        types,
+        formats,
+        slot.dtype.itemsize,
+        slot.span_bytes,
+        _PLACES[slot.place],
+        slot.device_index,
+        slot.is_output,
+        slot.alignment,
+    )
+
+
+def _driver_addresses(index: int) -> tuple[int, ...]:
+    d = cuda.driver()
+    names = ("cuLaunchKernelEx", "cuMemsetD32Async", "cuCtxGetCurrent", "cuCtxSetCurrent")
+    return (*(d.address(name) for name in names), cuda.primary_context(index))

@@ -1,0 +1,121 @@
+"""The dispatcher in Python, on ctypes: the same behaviour as the native one where that cannot be compiled."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from typing import Any
+
+from fuseplan.errors import DeviceError
+from fuseplan.runtime import cuda
+from fuseplan.runtime.dispatch.binding import Binder
+from fuseplan.runtime.dispatch.layout import Frame, Step
+from fuseplan.runtime.launch import LaunchKind, PatchKind
+
+_HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_ALIGN = 64
+
+
+class _Call:
+    """Checked addresses of one call and its own copy of the parameter blocks."""
+
+    def __init__(self, dispatcher: Dispatcher, pack: object, workspace: object) -> None:
+        binder = dispatcher.binder
+        self.keep: list[object] = []
+        self.addresses: list[int] = []
+        for index, buffer in enumerate(binder.collect(pack)):
+            value = binder.slots[index].value
+            where, keep = (value, None) if value is not None else binder.resolve(index, buffer)
+            if isinstance(where, bytes):
+                keep = ctypes.create_string_buffer(where, len(where))
+                where = ctypes.addressof(keep)
+            self.addresses.append(where)
+            self.keep.append(keep)
+        self.workspace, keep = binder.resolve_workspace(workspace)
+        self.keep.append(keep)
+        self.memory, self.base = _new_frame(dispatcher.frame.image)
+
+
+def _new_frame(image: bytes) -> tuple[Any, int]:
+    memory = ctypes.create_string_buffer(len(image) + _ALIGN)
+    base = ctypes.addressof(memory) + -ctypes.addressof(memory) % _ALIGN
+    ctypes.memmove(base, image, len(image))
+    return memory, base
+
+
+class Dispatcher:
+    """Runs one program; safe to call from several threads at once."""
+
+    def __init__(self, binder: Binder, frame: Frame) -> None:
+        self.binder, self.frame = binder, frame
+        self.on_gpu = binder.program.device_kind == "cuda"
+        self.functions = {s.function: _HostFunction(s.function) for s in frame.steps if s.kind == LaunchKind.HOST}
+
+    def execute(self, pack: object, workspace: object, stream: int, /) -> None:
+        """Check all buffers, then run."""
+        self.run(_Call(self, pack, workspace), int(stream))
+
+    def bind(self, pack: object, workspace: object, stream: int, /) -> Bound:
+        """Check once, for calls that check nothing."""
+        return Bound(self, _Call(self, pack, workspace), int(stream))
+
+    def run(self, call: _Call, stream: int) -> None:
+        """Patch a copy of the blocks and run all steps."""
+        memory, base = _new_frame(self.frame.image)
+        for step in self.frame.steps:
+            if step.kind in (LaunchKind.HOST, LaunchKind.CUDA):
+                self._patch(step, call, base)
+        around: Any = contextlib.nullcontext()
+        if self.frame.uses_driver:
+            around = cuda.current(self.binder.program.device_index)
+        with around:
+            for step in self.frame.steps:
+                self._run_step(step, call, base, stream)
+        del memory
+
+    def _patch(self, step: Step, call: _Call, base: int) -> None:
+        for kind, offset, slot, addend, size in step.patches:
+            if kind == PatchKind.SCALAR:
+                ctypes.memmove(base + offset, call.addresses[slot] + addend, size)
+            else:
+                ctypes.c_uint64.from_address(base + offset).value = _target(kind, slot, addend, call)
+
+    def _run_step(self, step: Step, call: _Call, base: int, stream: int) -> None:
+        if step.kind == LaunchKind.HOST:
+            self.functions[step.function](base + step.block)
+            return
+        targets = tuple(_target(kind, slot, addend, call) for kind, _, slot, addend, _ in step.patches)
+        if step.kind == LaunchKind.PYTHON and step.call is not None:
+            step.call(targets, stream, call.workspace)
+            return
+        value, words = step.memset
+        if step.kind == LaunchKind.MEMSET and not self.on_gpu:
+            ctypes.memmove(targets[0], value.to_bytes(4, "little") * words, 4 * words)
+            return
+        try:
+            if step.kind == LaunchKind.MEMSET:
+                cuda.memset32(targets[0], value, words, stream)
+            else:
+                c = step.config
+                cuda.launch(step.function, c[:3], c[3:6], c[6], stream, [base + offset for offset in step.params])
+        except DeviceError as problem:
+            head, _, rest = problem.wrong.partition(" failed with ")
+            raise DeviceError(f"launch '{step.label}' failed with {rest or head}", fix=problem.fix) from problem
+
+
+def _target(kind: int, slot: int, addend: int, call: _Call) -> int:
+    return (call.workspace if kind == PatchKind.SCRATCH else call.addresses[slot]) + addend
+
+
+class Bound:
+    """A program with its buffers; calling it checks nothing."""
+
+    def __init__(self, dispatcher: Dispatcher, call: _Call, stream: int) -> None:
+        self._dispatcher, self._call, self._stream = dispatcher, call, stream
+
+    def __call__(self) -> None:
+        self._dispatcher.run(self._call, self._stream)
+
+    def set_stream(self, stream: int, /) -> None:
+        """Launch on this stream from now on."""
+        self._stream = int(stream)
