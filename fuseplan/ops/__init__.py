@@ -1,0 +1,7 @@
+"""Ops; importing this package registers all of them."""
+
+from __future__ import annotations
+
+from fuseplan.ops import attention, conv, matmul, norm, pointwise_binary, pointwise_unary, reduction
+
+__all__ = ["attention", "conv", "matmul", "norm", "pointwise_binary", "pointwise_unary", "reduction"]

@@ -1,7 +1,7 @@
 """The array namespace that references are written against: the array API standard plus what it lacks.
 
 `ArrayNamespace` wraps NumPy or PyTorch through array-api-compat. Beyond the standard it has `erf`,
-`fmod`, casts that round once, strided views of raw memory and stores into them.
+`fmod`, C's integer division, casts that round once, strided views of raw memory and stores into them.
 """
 
 from __future__ import annotations
@@ -44,12 +44,47 @@ class ArrayNamespace:
         return np.asarray(_erf(np.asarray(x, dtype=np.float64)), dtype=np.float64).astype(x.dtype)
 
     def fmod(self, x: Array, y: Array) -> Array:
-        """C's fmod: the result has the sign of x."""
+        """C's fmod: the result has the sign of x; for integers x fmod 0 is 0."""
+        if self.is_integer(x):
+            none = y == 0
+            return self.where(none, self.base.zeros_like(x), self.fmod_nonzero(x, self.where(none, y + 1, y)))
+        return self.fmod_nonzero(x, y)
+
+    def fmod_nonzero(self, x: Array, y: Array) -> Array:
+        """fmod of the library, which may raise for an integer y of 0."""
         if self.is_torch:
             import torch
 
             return torch.fmod(x, y)
         return np.fmod(x, y)
+
+    def is_integer(self, x: Array) -> bool:
+        """Whether x has an integer type."""
+        return bool(self.base.isdtype(x.dtype, "integral"))
+
+    def divide(self, a: Array, b: Array) -> Array:
+        """Quotient; for integers truncated towards zero as in C, and 0 where b is 0."""
+        if not self.is_integer(a):
+            return a / b
+        none = b == 0
+        safe = self.where(none, b + 1, b)
+        rest = self.fmod_nonzero(a, safe)
+        return self.where(none, self.base.zeros_like(a), (a - rest) // safe)
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        """Matrix product over the last two axes; integers go through float64 where the library has no kernel for them."""
+        if self.is_torch and a.device.type != "cpu" and self.is_integer(a):
+            wide = self.dtype_of_name("float64")
+            return self.astype(self.base.matmul(self.astype(a, wide), self.astype(b, wide)), a.dtype)
+        return self.base.matmul(a, b)
+
+    def dtype_of_name(self, name: str) -> Any:
+        """The library's dtype by its array-API name."""
+        return getattr(self.base, name)
+
+    def positions(self, n: int, like: Array, dtype: Any = None) -> Array:
+        """0, 1, ... n-1 beside `like`, in int64 unless `dtype` says otherwise."""
+        return self.base.arange(n, dtype=dtype or self.base.int64, device=array_api_compat.device(like))
 
     def maximum(self, a: Array, b: Array) -> Array:
         """``a if a > b or a is NaN else b``, the rule of `ir.region`."""

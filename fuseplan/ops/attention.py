@@ -1,0 +1,340 @@
+"""Scaled dot-product attention, forward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+from fuseplan import dtypes
+from fuseplan.errors import InvalidGraphError, cudnnGraphNotSupportedError
+from fuseplan.ir.graph import AttrValue, DraftNode, DraftTensor, packed_stride
+from fuseplan.ir.region import Cost
+from fuseplan.ops.arrays import ArrayNamespace
+from fuseplan.ops.attention_samples import sdpa_samples
+from fuseplan.ops.schema import Array, Attr, FragmentBuilder, NodeView, OpSchema, Port, register, reject
+from fuseplan.ops.shapes import Dims, broadcasts_to, check_scalar, set_dim
+
+O, STATS, MAX, SUM = "O", "Stats", "score_max", "score_sum_exp"  # noqa: E741 - the paper's letter
+_ROW_RESULTS = (STATS, MAX, SUM)
+_LENGTHS = ("seq_len_q", "seq_len_kv")
+_UNAVAILABLE_PORTS = (
+    "block_mask", "paged_attention_k_table", "paged_attention_v_table", "cu_seq_len_q", "cu_seq_len_kv", "kv_mask", "rng_dump",
+)  # fmt: skip
+_UNAVAILABLE_ATTRS = {  # attribute -> option as the caller knows it
+    "has_dropout": "dropout",
+    "has_score_mod": "score_mod",
+    "has_half_softmax": "softmax_precision",
+    "paged_attention_max_seq_len_kv": "paged_attention_max_seq_len_kv",
+    "max_total_seq_len_q": "max_total_seq_len_q",
+    "max_total_seq_len_kv": "max_total_seq_len_kv",
+}
+
+
+def _prepare(bound: dict[str, Any]) -> None:
+    """Map legacy and two-natured arguments to what nodes store."""
+    _prepare_stats(bound)
+    _prepare_band(bound)
+    scale = bound.get("attn_scale")
+    if isinstance(scale, Real) and not isinstance(scale, bool):
+        bound["attn_scale_value"] = float(bound.pop("attn_scale"))
+    if bound.get("attn_scale_prefolded"):
+        if scale is not None:
+            raise _contradiction("attn_scale_prefolded excludes attn_scale", "leave attn_scale out")
+        bound["attn_scale_value"] = math.log(2.0)  # q holds attn_scale log2(e), so q k^T is the score in base 2
+    bound["has_dropout"] = bound.pop("dropout", None) is not None
+    bound["has_score_mod"] = bound.pop("score_mod", None) is not None
+    precision = bound.pop("softmax_precision", None)
+    precision = getattr(precision, "name", precision)
+    bound["has_half_softmax"] = precision not in (None, "FLOAT", "NOT_SET") and not str(precision).endswith("float32")
+
+
+def _prepare_stats(bound: dict[str, Any]) -> None:
+    for name in ("is_inference", "generate_stats"):
+        if not isinstance(bound.get(name), bool | None):
+            raise _contradiction(f"{name} is {bound[name]!r}", "pass True or False")
+    if bound.get("is_inference") is not None:
+        if bound.get("generate_stats") is not None:
+            raise _contradiction("is_inference and generate_stats are both given", "pass one of them")
+        bound["generate_stats"] = not bound.pop("is_inference")
+
+
+def _prepare_band(bound: dict[str, Any]) -> None:
+    top, bottom = bound.pop("use_causal_mask", False), bound.pop("use_causal_mask_bottom_right", False)
+    if top and bottom:
+        raise _contradiction("use_causal_mask and use_causal_mask_bottom_right are both given", "pass one of them")
+    if top or bottom:
+        if bound.get("diagonal_band_right_bound") is not None:
+            raise _contradiction("a causal mask and diagonal_band_right_bound are both given", "pass one of them")
+        bound["diagonal_band_right_bound"] = 0
+        bound["diagonal_alignment"] = "BOTTOM_RIGHT" if bottom else "TOP_LEFT"
+    window = bound.pop("sliding_window_length", None)
+    if window is not None:
+        if bound.get("diagonal_band_left_bound") is not None:
+            raise _contradiction("sliding_window_length and diagonal_band_left_bound are both given", "pass one of them")
+        bound["diagonal_band_left_bound"] = window
+
+
+def _contradiction(wrong: str, fix: str) -> InvalidGraphError:
+    return InvalidGraphError(f"sdpa: {wrong}", fix=fix)
+
+
+def _results(bound: Mapping[str, Any]) -> tuple[str, ...]:
+    return (STATS,) if bound.get("generate_stats") else ()
+
+
+def _refuse_unavailable(node: DraftNode) -> None:
+    asked = [p for p in _UNAVAILABLE_PORTS if p in node.inputs or p in node.outputs]
+    for attr, option in _UNAVAILABLE_ATTRS.items():
+        value = node.attrs.get(attr)
+        if value is not None and value is not False:
+            asked.append(option)
+    if asked:
+        raise cudnnGraphNotSupportedError(
+            f"node {node.name!r} (sdpa): {'option' if len(asked) == 1 else 'options'} "
+            f"{', '.join(map(repr, asked))} not available",
+            fix="leave it out, or build the attention from matmul and pointwise nodes",
+        )
+
+
+def _infer(node: DraftNode) -> None:
+    _refuse_unavailable(node)
+    q, k, v = (node.inputs[port].need_dim() for port in "qkv")
+    batch, heads, rows, columns = _check_operands(node, q, k, v)
+    _check_options(node, (batch, heads, rows, columns))
+    if not isinstance(node.attrs.get("generate_stats"), bool):
+        raise reject(node, "neither generate_stats nor is_inference is given", "pass generate_stats=True or False")
+    made = [set_dim(node, O, (batch, heads, rows, v[3]))]
+    for port in _ROW_RESULTS:
+        stat = set_dim(node, port, (batch, heads, rows, 1))
+        if stat is not None and stat.dtype is None:
+            stat.dtype = dtypes.FLOAT
+        made.append(stat)
+    for tensor in made:
+        if tensor is not None and tensor.stride is None:
+            tensor.stride = packed_stride(tensor.need_dim())
+
+
+def _check_operands(node: DraftNode, q: Dims, k: Dims, v: Dims) -> Dims:
+    """Dims of the scores: batch, query heads, rows, columns."""
+    shown = f"q {list(q)}, k {list(k)}, v {list(v)}"
+    if not len(q) == len(k) == len(v) == 4:
+        raise reject(node, f"q, k and v must have rank 4: {shown}", "dims are batch, heads, sequence, head dim")
+    if not q[0] == k[0] == v[0]:
+        raise reject(node, f"batch extents differ: {shown}", "give q, k and v the same batch")
+    if q[3] != k[3]:
+        raise reject(node, f"head dims of q and k differ: {shown}", "give q and k the same last extent")
+    if k[2] != v[2]:
+        raise reject(node, f"sequence lengths of k and v differ: {shown}", "give k and v the same sequence")
+    if q[1] % k[1] or q[1] % v[1]:
+        raise reject(node, f"query heads are no multiple of key or value heads: {shown}", "make the head counts divide")
+    return (q[0], q[1], q[2], k[2])
+
+
+def _check_options(node: DraftNode, scores: Dims) -> None:
+    batch, heads = scores[:2]
+    bias, sink = node.inputs.get("bias"), node.inputs.get("sink_token")
+    if bias is not None:
+        dim = bias.need_dim()
+        if len(dim) != 4 or not broadcasts_to(dim, scores):
+            raise reject(node, f"bias has dims {list(dim)}, the scores {list(scores)}", "it must broadcast to the scores")
+        if bias.dtype is dtypes.BOOLEAN:
+            raise cudnnGraphNotSupportedError(
+                f"node {node.name!r} (sdpa): bias {bias.name!r} is BOOLEAN, but it is added to the scores",
+                fix="use 0 and minus infinity in a float type",
+            )
+    if sink is not None and sink.need_dim() != (1, heads, 1, 1):
+        raise reject(node, f"sink_token has dims {list(sink.need_dim())}", f"give it dims {[1, heads, 1, 1]}")
+    check_scalar(node, "attn_scale")
+    if "attn_scale" in node.inputs and node.attrs.get("attn_scale_value") is not None:
+        raise reject(node, "attn_scale is given as a number and as a tensor", "pass one of them")
+    right = node.attrs.get("diagonal_band_right_bound")
+    if isinstance(right, int) and right < 0:
+        raise reject(node, f"diagonal_band_right_bound is {right}", "it must be 0 or more")
+    _check_lengths(node, [node.inputs.get(p) for p in _LENGTHS], batch)
+
+
+def _check_lengths(node: DraftNode, lengths: list[DraftTensor | None], batch: int) -> None:
+    if node.attrs.get("use_padding_mask"):
+        for port, tensor in zip(_LENGTHS, lengths, strict=True):
+            if tensor is None:
+                raise reject(node, f"use_padding_mask is set, but {port} is missing", f"pass {port}= as INT32 [B, 1, 1, 1]")
+            if tensor.need_dim() not in ((batch, 1, 1, 1), (batch,)):
+                raise reject(node, f"{port} has dims {list(tensor.need_dim())}", f"give it dims {[batch, 1, 1, 1]}")
+    elif any(lengths):
+        raise reject(node, "seq_len_q or seq_len_kv is given without use_padding_mask", "pass use_padding_mask=True")
+
+
+def _lengths(xp: ArrayNamespace, arrays: Mapping[str, Array], attrs: Mapping[str, AttrValue]) -> list[Array] | None:
+    """Lengths of queries and keys as int64 [B, 1, 1, 1], None without a padding mask."""
+    if not attrs.get("use_padding_mask"):
+        return None
+    return [xp.reshape(xp.astype(arrays[p], xp.int64), (-1, 1, 1, 1)) for p in _LENGTHS]
+
+
+def _keep_mask(
+    xp: ArrayNamespace, scores: Array, lengths: list[Array] | None, attrs: Mapping[str, AttrValue]
+) -> Array | None:  # fmt: skip
+    """True where a score stays, None if all do."""
+    num_rows, num_columns = scores.shape[2:]
+    r = xp.reshape(xp.positions(num_rows, scores), (1, 1, num_rows, 1))
+    c = xp.reshape(xp.positions(num_columns, scores), (1, 1, 1, num_columns))
+    rules: list[Array] = []
+    shift: Any = 0
+    if lengths is not None:
+        rules += [r < lengths[0], c < lengths[1]]
+    if attrs.get("diagonal_alignment") == "BOTTOM_RIGHT":
+        shift = num_columns - num_rows if lengths is None else lengths[1] - lengths[0]
+    right, left = attrs.get("diagonal_band_right_bound"), attrs.get("diagonal_band_left_bound")
+    if right is not None:
+        rules.append(c <= r + right + shift)
+    if left is not None:
+        rules.append(c + left > r + shift)
+    keep: Array | None = None
+    for rule in rules:
+        keep = rule if keep is None else keep & rule
+    return keep
+
+
+def _slopes(xp: ArrayNamespace, like: Array, heads: int) -> Array:
+    """ALiBi slopes [1, H, 1, 1]: powers of 2^(-8/n) for the first n = 2^floor(log2 H) heads, then odd ones of 2^(-4/n)."""
+    n = 1 << (heads.bit_length() - 1)
+    h = xp.positions(heads, like, like.dtype)
+    exponent = xp.where(h < n, (h + 1) * (8.0 / n), (2 * (h - n) + 1) * (4.0 / n))
+    return xp.reshape(xp.exp(exponent * -math.log(2.0)), (1, heads, 1, 1))
+
+
+def _grouped_matmul(xp: ArrayNamespace, a: Array, b: Array) -> Array:
+    """a [B, H, S, T] times b [B, G, T, U], where H / G heads in a row share one of b."""
+    batch, heads, rows, inner = a.shape
+    groups = b.shape[1]
+    a = xp.reshape(a, (batch, groups, heads // groups * rows, inner))
+    return xp.reshape(xp.matmul(a, b), (batch, heads, rows, b.shape[3]))
+
+
+def _scores(
+    xp: ArrayNamespace, arrays: Mapping[str, Array], attrs: Mapping[str, AttrValue], lengths: list[Array] | None
+) -> Array:  # fmt: skip
+    """Scaled, biased and masked scores [B, H, Sq, Skv]."""
+    s = _grouped_matmul(xp, arrays["q"], xp.permute_dims(arrays["k"], (0, 1, 3, 2)))
+    if "attn_scale" in arrays:
+        s = s * xp.reshape(arrays["attn_scale"], (1, 1, 1, 1))
+    elif attrs.get("attn_scale_value") is not None:
+        s = s * attrs["attn_scale_value"]
+    if "bias" in arrays:
+        s = s + arrays["bias"]
+    if attrs.get("use_alibi_mask"):
+        num_rows, num_columns = s.shape[2:]
+        r = xp.reshape(xp.positions(num_rows, s, s.dtype), (num_rows, 1))
+        s = s + _slopes(xp, s, s.shape[1]) * (xp.positions(num_columns, s, s.dtype) - r)
+    keep = _keep_mask(xp, s, lengths, attrs)
+    return s if keep is None else xp.where(keep, s, xp.full_like(s, -math.inf))
+
+
+def _reference(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> dict[str, Array]:
+    attrs = dict(view.node.attrs)
+    lengths = _lengths(xp, arrays, attrs)
+    s = _scores(xp, arrays, attrs, lengths)
+    m = xp.max(s, axis=-1, keepdims=True)
+    sink = arrays.get("sink_token")
+    if sink is not None:
+        m = xp.maximum(m, xp.broadcast_to(sink, m.shape))
+    # a row without any score has m = -inf; any finite number in its place gives e^-inf = 0 instead of NaN
+    origin = xp.where(m == -math.inf, xp.zeros_like(m), m)
+    p = xp.exp(s - origin)
+    total = xp.sum(p, axis=-1, keepdims=True)
+    if sink is not None:
+        total = total + xp.exp(sink - origin)
+    is_empty = total == 0
+    p = p / xp.where(is_empty, xp.ones_like(total), total)
+    results = {O: _grouped_matmul(xp, p, arrays["v"]), MAX: m, SUM: total}
+    stats = origin + xp.log(xp.where(is_empty, xp.ones_like(total), total))
+    if lengths is not None:
+        is_empty = is_empty | (xp.reshape(xp.positions(m.shape[2], m), (1, 1, -1, 1)) >= lengths[0])
+    stats = xp.where(is_empty, xp.full_like(stats, -math.inf), stats)
+    results[STATS] = stats / math.log(2.0) if attrs.get("stats_use_log2") else stats
+    return results
+
+
+def _decompose(b: FragmentBuilder, view: NodeView, args: dict[str, int]) -> dict[str, int]:
+    """One anchor value per result; its `ports` attribute names the arguments."""
+    attrs = {name: value for name, value in view.node.attrs if value is not None}
+    made: dict[str, int] = {}
+    for port in (O, *_ROW_RESULTS):
+        out = view.output(port)
+        if out is not None:
+            dim = (1,) * (b.rank - len(out.dim)) + out.dim
+            made[port] = b.emit("sdpa", *args.values(), dim=dim, **attrs, port=port, ports=tuple(args))
+    return made
+
+
+def _cost(view: NodeView) -> Cost:
+    q, k, v = (view.need(port).dim for port in "qkv")
+    products = 2.0 * q[0] * q[1] * q[2] * k[2] * (q[3] + v[3])
+    return Cost(products + 6.0 * q[0] * q[1] * q[2] * k[2], view.in_bytes, view.out_bytes)
+
+
+_OPTIONAL_PORTS = (
+    "attn_scale", "bias", "block_mask", "seq_len_q", "seq_len_kv", "paged_attention_k_table", "paged_attention_v_table",
+    "sink_token", "cu_seq_len_q", "cu_seq_len_kv", "kv_mask",
+)  # fmt: skip
+
+_CLASSIC = (  # table
+    "q", "k", "v", "is_inference", "attn_scale", "bias", "block_mask", "use_alibi_mask", "use_padding_mask",
+    "seq_len_q", "seq_len_kv", "use_causal_mask", "use_causal_mask_bottom_right", "sliding_window_length",
+    "diagonal_alignment", "diagonal_band_left_bound", "diagonal_band_right_bound", "dropout", "rng_dump",
+    "paged_attention_k_table", "paged_attention_v_table", "paged_attention_max_seq_len_kv", "max_total_seq_len_q",
+    "max_total_seq_len_kv", "compute_data_type", "name", "score_mod", "generate_stats", "implementation", "score_max",
+    "score_sum_exp", "sink_token", "unfuse_fma", "cu_seq_len_q", "cu_seq_len_kv", "stats_use_log2",
+)  # fmt: skip
+
+_ATTRS = (  # table
+    *(Attr(name, "any") for name in (
+        "is_inference", "attn_scale", "use_causal_mask", "use_causal_mask_bottom_right", "sliding_window_length",
+        "dropout", "score_mod", "softmax_precision", "attn_scale_prefolded",
+    )),
+    Attr("attn_scale_value", "float"),  # set by prepare: attn_scale as a number
+    Attr("has_dropout", "bool", False),
+    Attr("has_score_mod", "bool", False),
+    Attr("has_half_softmax", "bool", False),
+    Attr("use_alibi_mask", "bool", False),
+    Attr("use_padding_mask", "bool", False),
+    Attr("diagonal_alignment", "enum:diagonal_alignment", "TOP_LEFT"),
+    Attr("diagonal_band_left_bound", "int"),
+    Attr("diagonal_band_right_bound", "int"),
+    Attr("paged_attention_max_seq_len_kv", "int"),
+    Attr("max_total_seq_len_q", "int"),
+    Attr("max_total_seq_len_kv", "int"),
+    Attr("generate_stats", "bool"),
+    Attr("implementation", "enum:attention_implementation", "AUTO"),
+    Attr("unfuse_fma", "bool", False),
+    Attr("stats_use_log2", "bool", False),
+)  # fmt: skip
+
+SDPA = register(
+    OpSchema(
+        name="sdpa",
+        family="attention",
+        inputs=(Port("q"), Port("k"), Port("v"), *(Port(p, is_optional=True) for p in _OPTIONAL_PORTS)),
+        outputs=(
+            Port(O, label=O),
+            Port(STATS, is_optional=True, label=STATS),
+            Port("rng_dump", is_optional=True),
+            Port(MAX, is_optional=True),
+            Port(SUM, is_optional=True),
+        ),
+        infer=_infer,
+        reference=_reference,
+        cost=_cost,
+        decompose=_decompose,
+        samples=sdpa_samples,
+        attrs=_ATTRS,
+        positional=("q", "k", "v"),
+        classic=_CLASSIC,
+        returns_list=True,
+        prepare=_prepare,
+        results=_results,
+        doc="Attention: softmax of scaled, biased and masked scores q k^T, times v; optionally its row statistics.",
+    )
+)
