@@ -1,0 +1,1 @@
+"""What users see: graphs, tensors, enums, handles. No inference of its own."""

@@ -1,0 +1,73 @@
+"""What a caller's array says about itself: dims, strides, element type, and where it lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fuseplan.api.datatypes import dtype_of_array
+from fuseplan.dtypes import DType
+from fuseplan.errors import ArgumentError
+from fuseplan.ir.graph import packed_stride
+
+_HOST_DEVICES = frozenset({1, 3})  # DLPack: kDLCPU, kDLCUDAHost
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFacts:
+    """Layout of an array; strides in elements."""
+
+    dim: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: DType
+    is_host: bool
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for extent in self.dim:
+            count *= extent
+        return count
+
+
+def is_array(value: object) -> bool:
+    """Whether an object can be wrapped as a graph tensor (it exports DLPack or an array interface)."""
+    kind = type(value)
+    return (
+        hasattr(kind, "__dlpack__") or hasattr(kind, "__cuda_array_interface__") or hasattr(kind, "__array_interface__")
+    )
+
+
+def describe(array: Any, what: str) -> ArrayFacts:
+    """Facts about an array; a zero-dimensional one counts as dims [1].
+
+    Raises:
+        ArgumentError: the object says nothing about dims or element type
+        cudnnGraphNotSupportedError: its element type has no counterpart
+    """
+    shape, array_dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
+    if shape is None or array_dtype is None:
+        raise ArgumentError(
+            f"{what}: a {type(array).__name__} has no shape and dtype", fix="pass an array that exports DLPack"
+        )
+    dim = tuple(int(d) for d in shape)
+    dtype = dtype_of_array(array_dtype, what)
+    stride = _strides(array, dim)
+    return ArrayFacts(dim or (1,), stride or (1,), dtype, _is_host(array))
+
+
+def _strides(array: Any, dim: tuple[int, ...]) -> tuple[int, ...]:
+    in_elements = getattr(array, "stride", None)
+    if callable(in_elements):
+        return tuple(int(s) for s in in_elements())
+    in_bytes = getattr(array, "strides", None)
+    if in_bytes is not None and not callable(in_bytes):
+        return tuple(int(s) // int(array.dtype.itemsize) for s in in_bytes)
+    return packed_stride(dim)
+
+
+def _is_host(array: Any) -> bool:
+    where = getattr(array, "__dlpack_device__", None)
+    if where is not None:
+        return int(where()[0]) in _HOST_DEVICES
+    return not hasattr(type(array), "__cuda_array_interface__")

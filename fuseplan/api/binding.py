@@ -1,0 +1,186 @@
+"""Which argument is which: keywords by name, positionals by order and type, values as nodes store them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from numbers import Real
+from typing import Any
+
+from fuseplan.api import enums
+from fuseplan.api.arrays import is_array
+from fuseplan.api.datatypes import is_data_type, to_enum
+from fuseplan.api.tensor import Tensor, to_ints
+from fuseplan.errors import ArgumentError
+from fuseplan.ir.graph import AttrValue
+from fuseplan.ops.schema import Attr, OpSchema
+
+Convert = Callable[[object], AttrValue]
+Matches = Callable[[object], bool]
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, Tensor) or is_array(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_ints(value: object) -> bool:
+    return not isinstance(value, (str, bytes, Tensor)) and hasattr(value, "__iter__") and not is_array(value)
+
+
+_MATCHES: dict[str, Matches] = {
+    "float": _is_number,
+    "int": lambda v: hasattr(v, "__index__") and not isinstance(v, bool),
+    "bool": lambda v: isinstance(v, bool),
+    "ints": _is_ints,
+    "any": lambda v: True,
+}
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """What the method of one op accepts, worked out once from its schema.
+
+    Args:
+        ports: tensor arguments
+        results: output ports that the method makes and returns, with the labels of their default names
+        optional_results: those of them that a call may leave out
+        given_results: output ports whose tensors are passed as arguments
+        converts: stored attributes with the conversion of their values
+        defaults: stored attributes as they are when left out
+        orders: positional orders to try, newest first
+        certain: how many leading parameters the orders have in common
+        matches: type test by parameter
+    """
+
+    schema: OpSchema
+    ports: tuple[str, ...]
+    results: tuple[tuple[str, str], ...]
+    optional_results: frozenset[str]
+    given_results: tuple[str, ...]
+    converts: dict[str, Convert]
+    defaults: dict[str, AttrValue]
+    orders: tuple[tuple[str, ...], ...]
+    certain: int
+    matches: dict[str, Matches]
+
+
+def call_form(schema: OpSchema) -> CallForm:
+    """Work out the call form of an op."""
+    stored = [a for a in schema.attrs if a.kind != "any"]
+    parameters = {*schema.positional, *schema.classic}
+    given = tuple(p.name for p in schema.outputs if p.name in parameters)
+    matches: dict[str, Matches] = {p.name: _is_tensor for p in schema.inputs}
+    matches.update(dict.fromkeys(given, _is_tensor))
+    matches.update({a.name: _matcher(a) for a in schema.attrs})
+    matches.update(name=lambda v: isinstance(v, str), compute_data_type=is_data_type, out_dims=_is_dims)
+    orders = tuple(dict.fromkeys((schema.positional, schema.classic)))
+    certain = 0
+    while all(len(o) > certain for o in orders) and len({o[certain] for o in orders}) == 1:
+        certain += 1
+    return CallForm(
+        schema=schema,
+        ports=tuple(p.name for p in schema.inputs),
+        results=tuple((p.name, p.label or p.name) for p in schema.outputs if p.name not in given),
+        optional_results=frozenset(p.name for p in schema.outputs if p.is_optional),
+        given_results=given,
+        converts={a.name: _converter(a, schema.name) for a in stored},
+        defaults={a.name: a.default for a in stored},
+        orders=orders,
+        certain=certain,
+        matches=matches,
+    )
+
+
+def bind(form: CallForm, args: tuple[object, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by name, without those that are None.
+
+    Raises:
+        ArgumentError: an unknown keyword, too many positionals, or an argument given twice
+    """
+    bound = {name: value for name, value in kwargs.items() if value is not None}
+    for name in bound:
+        if name not in form.matches:
+            raise ArgumentError(
+                f"{form.schema.name}() has no argument {name!r}", fix=f"it takes {', '.join(form.matches)}"
+            )
+    if not args:
+        return bound
+    for name, value in zip(_order(form, args), args, strict=False):
+        if value is None:
+            continue
+        if name in bound:
+            raise ArgumentError(f"{form.schema.name}(): {name!r} is given twice", fix="pass it once")
+        bound[name] = value
+    return bound
+
+
+def _order(form: CallForm, args: tuple[object, ...]) -> tuple[str, ...]:
+    """The positional order that the arguments' types fit; the classic one if none fits."""
+    if len(args) <= form.certain:
+        return form.orders[0]
+    for order in form.orders:
+        if len(args) <= len(order) and all(
+            v is None or form.matches[name](v) for name, v in zip(order, args, strict=False)
+        ):
+            return order
+    longest = max(form.orders, key=len)
+    if len(args) > len(longest):
+        raise ArgumentError(
+            f"{form.schema.name}() takes at most {len(longest)} positional arguments, not {len(args)}",
+            fix=f"the order is {', '.join(longest)}",
+        )
+    wrong = next(
+        name for name, v in zip(longest, args, strict=False) if v is not None and not form.matches[name](v)
+    )  # fmt: skip
+    raise ArgumentError(
+        f"{form.schema.name}(): the positional arguments fit no order of parameters; {wrong!r} has the wrong type",
+        asked=f"{form.schema.name}({', '.join(_short(v) for v in args)})",
+        fix="pass by keyword, or in one of the orders: " + "; ".join(", ".join(o) for o in form.orders),
+    )
+
+
+def _short(value: object) -> str:
+    return repr(value) if isinstance(value, (int, float, str, bool)) else type(value).__name__
+
+
+def _is_dims(value: object) -> bool:
+    return isinstance(value, dict) or _is_ints(value)
+
+
+def _matcher(attr: Attr) -> Matches:
+    if attr.kind.startswith("enum:"):
+        kind = getattr(enums, attr.kind[5:])
+        return lambda v: isinstance(v, kind)
+    return _MATCHES[attr.kind]
+
+
+def _converter(attr: Attr, op: str) -> Convert:
+    what = f"{op}(): {attr.name}"
+    if attr.kind.startswith("enum:"):
+        return partial(to_enum, kind=getattr(enums, attr.kind[5:]), what=what)
+    if attr.kind == "ints":
+        return partial(to_ints, what=what)
+    return partial({"float": _to_float, "int": _to_int, "bool": _to_bool}[attr.kind], what=what)
+
+
+def _to_float(value: object, what: str) -> float:
+    if isinstance(value, bool) or not hasattr(value, "__float__") or isinstance(value, Tensor):
+        raise ArgumentError(f"{what} must be a float, not {value!r}", fix="pass a number")
+    return float(value)
+
+
+def _to_int(value: object, what: str) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ArgumentError(f"{what} must be an int, not {value!r}", fix="pass an int")
+    return int(value.__index__())
+
+
+def _to_bool(value: object, what: str) -> bool:
+    if isinstance(value, bool) or (hasattr(value, "__index__") and value in (0, 1)):
+        return bool(value)
+    raise ArgumentError(f"{what} must be True or False, not {value!r}", fix="pass a bool")

@@ -1,0 +1,57 @@
+"""Which plans a user wants left out: by name, notes or workspace. Indices never shift."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from fuseplan.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from fuseplan.plan.planner import Entry
+
+Filter = Callable[["Entry"], str]  # the reason for barring an entry, empty to keep it
+
+
+def bar_names(parts: Iterable[str]) -> Filter:
+    """Bar plans whose name contains any of these strings."""
+    if isinstance(parts, str):
+        raise ArgumentError(f"engine names must be a list of str, not {parts!r}", fix=f"pass [{parts!r}]")
+    wanted = tuple(parts)
+
+    def reason(entry: Entry) -> str:
+        hit = next((part for part in wanted if part in entry.name), None)
+        return f"its name contains {hit!r}" if hit is not None else ""
+
+    return reason
+
+
+def bar_notes(field: str, notes: Iterable[Enum]) -> Filter:
+    """Bar plans that have any of these notes; `field` names the notes' field of an entry."""
+    names = _names(notes)
+
+    def reason(entry: Entry) -> str:
+        hit = names & set(getattr(entry, field))
+        return f"it has the note {sorted(hit)[0]}" if hit else ""
+
+    return reason
+
+
+def need_notes(field: str, notes: Iterable[Enum]) -> Filter:
+    """Bar plans that lack any of these notes."""
+    names = _names(notes)
+
+    def reason(entry: Entry) -> str:
+        missing = names - set(getattr(entry, field))
+        return f"it lacks the note {sorted(missing)[0]}" if missing else ""
+
+    return reason
+
+
+def _names(notes: Iterable[Enum]) -> frozenset[str]:
+    found = tuple(notes)
+    for note in found:
+        if not isinstance(note, Enum):
+            raise ArgumentError(f"notes must be members of a note enum, not {note!r}", fix="pass a list of members")
+    return frozenset(note.name for note in found)

@@ -1,0 +1,216 @@
+"""Handles (a device and a stream), facts about their devices, and which device a graph is for."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fuseplan.errors import ArgumentError, DeviceError
+from fuseplan.runtime.device import Device, cpu_device, cuda_devices, device_of
+
+CPU_ORDINAL = -1
+_serials = itertools.count(1)
+_per_thread = threading.local()
+
+
+class DeviceInfo:
+    """Facts about one device.
+
+    Args:
+        ordinal: of a CUDA device; -1 is the CPU
+    """
+
+    __slots__ = ("_device", "ordinal")
+
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self._device = cpu_device() if ordinal == CPU_ORDINAL else device_of(f"cuda:{ordinal}")
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """(major, minor); (0, 0) on a CPU."""
+        return divmod(self._device.sm_version, 10)
+
+    @property
+    def sm_version(self) -> int:
+        return self._device.sm_version
+
+    @property
+    def sm_count(self) -> int:
+        """Multiprocessors, or cores of a CPU."""
+        return self._device.sm_count
+
+    @property
+    def shared_memory_per_block_optin(self) -> int:
+        return self._device.shared_bytes
+
+    @property
+    def oversized_shared_memory_per_block(self) -> int:
+        return self._device.shared_bytes
+
+    @property
+    def l2_cache_bytes(self) -> int:
+        return self._device.l2_bytes
+
+    @property
+    def device_name(self) -> str:
+        return self._device.name
+
+    def __repr__(self) -> str:
+        return f"DeviceInfo({self._device}, {self._device.name!r}, {self._device.arch})"
+
+
+class Handle:
+    """A device and the stream that graphs are run on; one thread uses it at a time.
+
+    Args:
+        backend_handle: an integer that stands for the handle; None once it is destroyed
+        ordinal: CUDA device, -1 for the CPU; None for the current device
+        stream: address of a CUDA stream; None for the default stream
+    """
+
+    __slots__ = ("_ordinal", "backend_handle", "stream")
+
+    def __init__(self, backend_handle: int, ordinal: int | None = None, stream: int | None = None) -> None:
+        self.backend_handle: int | None = backend_handle
+        self.stream: int | None = stream or 0
+        self._ordinal = current_ordinal() if ordinal is None else ordinal
+
+    @property
+    def ordinal(self) -> int:
+        """The CUDA device's ordinal, -1 for the CPU."""
+        return self._ordinal
+
+    @property
+    def device(self) -> DeviceInfo:
+        return DeviceInfo(self._ordinal)
+
+    @property
+    def target(self) -> Device:
+        """The device as the planner sees it."""
+        return cpu_device() if self._ordinal == CPU_ORDINAL else device_of(f"cuda:{self._ordinal}")
+
+    def __repr__(self) -> str:
+        place = "cpu" if self._ordinal == CPU_ORDINAL else f"cuda:{self._ordinal}"
+        state = "destroyed" if self.backend_handle is None else f"stream {self.stream:#x}"
+        return f"Handle({place}, {state})"
+
+
+def create_handle(device: str | None = None) -> Handle:
+    """A handle on the default stream.
+
+    Args:
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``; None is the current CUDA device, without one the CPU
+    Raises:
+        DeviceError: there is no such device
+    """
+    if device is None:
+        return Handle(next(_serials))
+    if not isinstance(device, str):
+        raise ArgumentError(f"device must be a str, not {device!r}", fix='pass "cpu", "cuda" or "cuda:1"')
+    target = device_of(device)
+    return Handle(next(_serials), CPU_ORDINAL if target.kind == "cpu" else target.index)
+
+
+def destroy_handle(handle: Handle) -> None:
+    """Give a handle up; doing it twice is harmless."""
+    _need(handle).backend_handle = None
+
+
+def set_stream(handle: Handle, stream: int) -> None:
+    """Run what follows on this stream, given by address."""
+    check_handle(handle)
+    if isinstance(stream, bool) or not hasattr(stream, "__index__"):
+        raise ArgumentError(
+            f"stream must be the address of a stream, not {stream!r}", fix="pass torch_stream.cuda_stream"
+        )
+    handle.stream = stream.__index__()
+
+
+def get_stream(handle: Handle) -> int:
+    """Address of the stream; 0 is the default stream."""
+    check_handle(handle)
+    return handle.stream or 0
+
+
+def check_handle(handle: object, *, is_optional: bool = False) -> Handle | None:
+    """The handle, if it is one and still alive.
+
+    Raises:
+        ArgumentError: not a Handle
+        DeviceError: the handle was destroyed
+    """
+    if handle is None and is_optional:
+        return None
+    if _need(handle).backend_handle is None:
+        raise DeviceError("the handle was destroyed", fix="make another with create_handle()")
+    return _need(handle)
+
+
+def _need(handle: object) -> Handle:
+    if not isinstance(handle, Handle):
+        raise ArgumentError(
+            f"a Handle is needed, not {handle!r} ({type(handle).__name__})",
+            fix="make one with create_handle(), or wrap an address: Handle(backend_handle, ordinal, stream)",
+        )
+    return handle
+
+
+def default_handle(device: Device) -> Handle:
+    """This thread's own handle for a device, made at first use."""
+    held: dict[tuple[str, int], Handle] = _per_thread.__dict__.setdefault("handles", {})
+    handle = held.get((device.kind, device.index))
+    if handle is None or handle.backend_handle is None:
+        ordinal = CPU_ORDINAL if device.kind == "cpu" else device.index
+        handle = held[device.kind, device.index] = Handle(next(_serials), ordinal)
+    return handle
+
+
+def destroy_default_handles() -> None:
+    """Destroy this thread's default handles."""
+    held: dict[tuple[str, int], Handle] = _per_thread.__dict__.pop("handles", {})
+    for handle in held.values():
+        destroy_handle(handle)
+
+
+def current_ordinal() -> int:
+    """Ordinal of the current CUDA device, -1 if no CUDA device can be used."""
+    if not _can_use_cuda():
+        return CPU_ORDINAL
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return int(torch.cuda.current_device())
+    return 0
+
+
+def _can_use_cuda() -> bool:
+    """Whether there is a GPU and something that can compile for it or compute on it."""
+    return bool(cuda_devices()) and bool(importlib.util.find_spec("triton") or importlib.util.find_spec("torch"))
+
+
+def resolve_device(handle: Handle | None, options: Mapping[str, Any]) -> Device:
+    """The device of a graph, from its handle, its options, or what the machine has.
+
+    Args:
+        options: device, device_property, sm_count, sm_version of the constructor
+    """
+    named, facts = options["device"], options["device_property"]
+    if handle is not None:
+        device = handle.target
+    elif facts is not None:
+        device = facts.device
+    elif named is not None:
+        device = create_handle(named).target
+    else:
+        ordinal = current_ordinal()
+        device = cpu_device() if ordinal == CPU_ORDINAL else cuda_devices()[ordinal]
+    if device.kind == "cuda" and options["sm_version"]:
+        device = replace(device, arch=f"sm_{int(options['sm_version'])}")
+    if options["sm_count"]:
+        device = replace(device, sm_count=int(options["sm_count"]))
+    return device

@@ -1,0 +1,65 @@
+"""Graph methods made from op schemas: one per registered op, in both call orders."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import fuseplan.ops  # noqa: F401 - registers the ops
+from fuseplan.api.binding import CallForm, bind, call_form
+from fuseplan.api.construct import Construction
+from fuseplan.ops.schema import OpSchema, all_schemas
+
+
+class OpMethods(Construction):
+    """Carries the methods made from the registered schemas; see `attach`."""
+
+
+def attach(schema: OpSchema) -> None:
+    """Give graphs the method of an op."""
+    setattr(OpMethods, schema.name, make_method(schema))
+
+
+def make_method(schema: OpSchema) -> Callable[..., Any]:
+    """The method of an op."""
+    form = call_form(schema)
+
+    def method(self: Construction, *args: object, **kwargs: Any) -> Any:
+        return self.add_node(form, bind(form, args, kwargs))
+
+    method.__name__ = schema.name
+    method.__qualname__ = f"pygraph.{schema.name}"
+    method.__doc__ = document(form)
+    method.__signature__ = signature(form)  # type: ignore[attr-defined]
+    return method
+
+
+def document(form: CallForm) -> str:
+    """Docstring of an op's method."""
+    schema = form.schema
+    names = [name for name, _ in form.results]
+    result = f"[{', '.join(names)}]" if schema.returns_list else names[0]
+    return f"{schema.doc or schema.name}\n\nReturns:\n    {result}\n"
+
+
+def signature(form: CallForm) -> inspect.Signature:
+    """Signature in the classic order, which has all parameters; what it lacks follows by keyword only."""
+    required = {p.name for p in form.schema.inputs if not p.is_optional}
+    required |= {a.name for a in form.schema.attrs if a.is_required}
+    listed = tuple(dict.fromkeys((*form.schema.classic, *form.schema.positional)))
+    made = inspect.Parameter
+    parameters = [made("self", made.POSITIONAL_OR_KEYWORD)]
+    is_open = True  # no default so far, so a required parameter may still come without one
+    for name in listed:
+        is_open = is_open and name in required
+        default = made.empty if is_open else form.defaults.get(name)
+        parameters.append(made(name, made.POSITIONAL_OR_KEYWORD, default=default))
+    for name in sorted(set(form.matches) - set(listed)):
+        default = made.empty if name in required else form.defaults.get(name)
+        parameters.append(made(name, made.KEYWORD_ONLY, default=default))
+    return inspect.Signature(parameters)
+
+
+for _schema in all_schemas():
+    attach(_schema)

@@ -1,0 +1,99 @@
+"""Variant packs: the keys a program may use, brought to uids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fuseplan.api.tensor import Tensor
+from fuseplan.errors import ArgumentError, BindError, UnknownNameError
+
+Names = Mapping[str, int | None]  # name -> uid, None where several tensors share it
+
+
+def names_of(tensors: Iterable[tuple[str, int]]) -> dict[str, int | None]:
+    """Which uid a name stands for."""
+    found: dict[str, int | None] = {}
+    for name, uid in tensors:
+        found[name] = None if name in found and found[name] != uid else uid
+    return found
+
+
+def normalise(pack: Mapping[Any, Any], names: Names, graph: str) -> dict[int, Any]:
+    """The pack by uid. Keys that are None are left out; a buffer that is None counts as missing.
+
+    Raises:
+        UnknownNameError: a name that no tensor has
+        BindError: a name that several tensors have
+        ArgumentError: the pack is no mapping, or a key is neither a tensor, a uid nor a name
+    """
+    if not isinstance(pack, Mapping):
+        raise ArgumentError(
+            f"the pack for graph {graph!r} must be a dict, not {type(pack).__name__}",
+            fix="pass {tensor: buffer}, or a list of buffers with tensor_uids=",
+        )
+    found: dict[int, Any] = {}
+    for key, buffer in pack.items():
+        if key is None or buffer is None:
+            continue
+        if isinstance(key, Tensor):
+            found[key._uid] = buffer
+        elif isinstance(key, str):
+            found[_uid_of(key, names, graph)] = buffer
+        elif hasattr(key, "__index__"):
+            found[key.__index__()] = buffer
+        else:
+            raise ArgumentError(
+                f"a pack's keys are tensors, uids or names, not {key!r}", fix="use the tensor that the graph returned"
+            )
+    return found
+
+
+def _uid_of(name: str, names: Names, graph: str) -> int:
+    uid = names.get(name)
+    if uid is not None:
+        return uid
+    if name in names:
+        raise BindError(
+            f"several tensors of graph {graph!r} are named {name!r}", fix="use the tensor or its uid as key"
+        )
+    listed = ", ".join(repr(n) for n in list(names)[:12])
+    raise UnknownNameError(f"graph {graph!r} has no tensor named {name!r}", fix=f"it has {listed}")
+
+
+def from_sequence(buffers: Any, tensor_uids: Any) -> dict[int, Any]:
+    """The pack of a list of buffers and the uids that go with them, in order. Raises BindError."""
+    if not isinstance(buffers, (list, tuple)):
+        raise ArgumentError(f"tensor_uids goes with a list of buffers, not {type(buffers).__name__}", fix="pass a list")
+    uids = [uid.__index__() for uid in tensor_uids]
+    if len(uids) != len(buffers):
+        raise BindError(f"{len(buffers)} buffers but {len(uids)} tensor_uids", fix="give one uid per buffer")
+    if len(set(uids)) != len(uids):
+        raise BindError(f"tensor_uids {uids} names a tensor twice", fix="give every uid once")
+    return dict(zip(uids, buffers, strict=True))
+
+
+Layout = tuple[tuple[int, ...], tuple[int, ...]]
+Overrides = tuple[tuple[int, Layout], ...]
+
+
+def to_overrides(uids: Sequence[int] | None, shapes: Any, strides: Any) -> Overrides:
+    """Override arguments as one sorted value: uid with its dims and strides.
+
+    Raises:
+        BindError: the three lists do not go together
+    """
+    if uids is None and shapes is None and strides is None:
+        return ()
+    if uids is None or shapes is None or strides is None or not len(uids) == len(shapes) == len(strides):
+        raise BindError(
+            "override_uids, override_shapes and override_strides must be lists of equal length",
+            fix="give dims and strides for every overridden uid",
+        )
+    made = {
+        u.__index__(): (tuple(map(int, d)), tuple(map(int, s))) for u, d, s in zip(uids, shapes, strides, strict=True)
+    }
+    for uid, (dim, stride) in made.items():
+        if len(dim) != len(stride):
+            raise BindError(f"override of uid {uid}: {len(dim)} dims but {len(stride)} strides", fix="give one per dim")
+    return tuple(sorted(made.items()))

@@ -1,0 +1,59 @@
+"""The first two steps: validate, and freeze the operation graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fuseplan.api.methods import OpMethods
+from fuseplan.api.node import draft_tensor
+from fuseplan.api.tensor import Tensor
+from fuseplan.errors import InvalidGraphError
+from fuseplan.ir.graph import DraftTensor, Graph, GraphBuilder
+from fuseplan.ops import infer
+
+Layouts = Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]]  # uid -> dims and strides
+
+
+class Validation(OpMethods):
+    """Validation and freezing."""
+
+    def validate(self) -> None:
+        """Infer what is unset and check every node and tensor; repeatable.
+
+        Raises:
+            InvalidGraphError: naming the node or tensor, what is wrong and how to fix it
+        """
+        if self.graph is None:
+            self.graph = self.infer_graph({})
+
+    def build_operation_graph(self) -> None:
+        """Validate if needed, and freeze the graph: from here on it cannot be changed."""
+        self.validate()
+        if not self.is_frozen:
+            self.is_frozen = True
+            self._note_in_cache()
+
+    def infer_graph(self, layouts: Layouts) -> Graph:
+        """The frozen form of what the user declared, with other dims and strides for some tensors."""
+        if not self.node_list:
+            raise InvalidGraphError(f"graph {self.name!r} has no nodes", fix="add operations before validate()")
+        self.uids.check()
+        drafts: dict[Tensor, DraftTensor] = {}
+        for tensor in self.tensor_list:
+            tensor.validate()
+            draft = draft_tensor(tensor, drafts)
+            if tensor._uid in layouts:
+                draft.dim, draft.stride = layouts[tensor._uid]
+        builder = GraphBuilder(self.name, self.io_dtype, self.intermediate_dtype, self.compute_dtype)
+        builder.nodes = [node.draft(drafts) for node in self.node_list]
+        infer.complete(builder)
+        return builder.freeze()
+
+    def _note_in_cache(self) -> None:
+        cache = self.options["kernel_cache"]
+        if cache is not None:
+            cache.note(self.structure_key())
+
+    def structure_key(self) -> str:
+        """Digest of the graph without dims and strides; set in `inspection`."""
+        raise NotImplementedError
