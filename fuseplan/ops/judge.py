@@ -52,7 +52,7 @@ def ulp(x: Any, t: DType) -> Any:
 def is_exact(graph: Graph) -> bool:
     """Whether the graph is made only of correctly rounded operations in FLOAT (or on integers)."""
     return all(
-        schema_of(n.op).is_exact and n.compute in (dtypes.FLOAT, dtypes.INT32, dtypes.INT64, dtypes.BOOLEAN)
+        schema_of(n.op).is_exact_at(n) and n.compute in (dtypes.FLOAT, dtypes.INT32, dtypes.INT64, dtypes.BOOLEAN)
         for n in graph.nodes
     ) and all(t.dtype is dtypes.FLOAT or not t.dtype.is_float for t in graph.tensors.values())
 

@@ -144,6 +144,7 @@ REDUCTION = register(
         attrs=(Attr("mode", "enum:reduction_mode", is_required=True),),
         positional=(_INPUT, "group_offset", "mode"),
         classic=(_INPUT, "mode", "compute_data_type", "name", "group_offset"),
+        exact_when=lambda node: node.attr("mode") in ("MAX", "MIN", "AMAX"),
         doc="Reduce over the axes whose extent is 1 in the output; the output's dims must be set.",
     )
 )

@@ -190,6 +190,7 @@ class OpSchema:
         returns_list: the method returns a list with None for absent results
         prepare: ``prepare(bound arguments) -> None`` edits arguments before the node is made (legacy forms)
         is_exact: correctly rounded operation: engines must agree bit for bit in FLOAT
+        exact_when: for ops where that depends on attributes: whether this node is exact
         results: ``results(bound arguments after prepare) -> optional output ports that this call makes``;
             None: all of them. An output port that is also a parameter (in `classic`) is a tensor the caller passes
         doc: one paragraph for the method's docstring

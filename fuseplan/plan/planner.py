@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from fuseplan.engines.base import Engine
-from fuseplan.engines.registry import GENERAL, UNLISTED, all_engines, engines_for
+from fuseplan.engines.registry import GENERAL, engines_for
 from fuseplan.errors import PlanIndexError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import Graph
 from fuseplan.plan.assign import Assigner, Assignment
@@ -123,8 +123,8 @@ class PlanList:
         Raises:
             cudnnGraphNotSupportedError: no such engine here, an unknown knob, or the engine refuses the graph
         """
-        engine = next((e for e in all_engines() if e.engine_id == engine_id and e.name not in UNLISTED), None)
-        if engine is None or self.device.kind not in engine.device_kinds:
+        engine = next((e for e in engines_for(self.device.kind) if e.engine_id == engine_id), None)
+        if engine is None:
             ids = {e.engine_id: e.name for e in engines_for(self.device.kind)}
             raise cudnnGraphNotSupportedError(f"no engine has id {engine_id} on {self.device}", fix=f"use one of {ids}")
         assignments = tuple(self._assigner.assign(engine))

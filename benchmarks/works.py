@@ -1,0 +1,159 @@
+"""Works shared by the benchmark and the GPU tests: graph, buffers, PyTorch's form, float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import fuseplan as cudnn
+
+FLOAT = cudnn.data_type.FLOAT
+
+
+@dataclass
+class Work:
+    """One work.
+
+    Args:
+        build: handle -> (built graph, pack, tensor of the first result)
+        eager: the same in PyTorch, returns the first result
+        reference: the first result in float64
+    """
+
+    name: str
+    shape: str
+    build: Callable[[Any], tuple[Any, dict[Any, Any], torch.Tensor]]
+    eager: Callable[[], torch.Tensor]
+    reference: Callable[[], torch.Tensor]
+
+
+def new_graph(handle: Any, dtype: torch.dtype, name: str) -> Any:
+    return cudnn.pygraph(handle=handle, name=name, io_data_type=dtype, intermediate_data_type=FLOAT,
+                         compute_data_type=FLOAT)  # fmt: skip
+
+
+def output(t: Any, dtype: torch.dtype) -> Any:
+    return t.set_output(True).set_data_type(dtype)
+
+
+def random(*dim: int, dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
+    return torch.randn(*dim, device="cuda", dtype=torch.float32).mul_(scale).to(dtype)
+
+
+def poisoned(*dim: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.full(dim, float("nan"), device="cuda", dtype=dtype)
+
+
+def pointwise_chain(dtype: torch.dtype, rows: int = 8192, cols: int = 4096) -> Work:
+    x, z = random(rows, cols, dtype=dtype), random(rows, cols, dtype=dtype)
+    bias = random(1, cols, dtype=dtype)
+
+    def build(handle: Any) -> Any:
+        g = new_graph(handle, dtype, "pointwise_chain")
+        X, Z, B = g.tensor_like(x), g.tensor_like(z), g.tensor_like(bias)
+        y = output(g.mul(a=g.gelu_approx_tanh(input=g.bias(input=X, bias=B)), b=Z), dtype)
+        g.build()
+        out = poisoned(rows, cols, dtype=dtype)
+        return g, {X: x, Z: z, B: bias, y: out}, out
+
+    def formula(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return F.gelu(a + b, approximate="tanh") * c
+
+    return Work("pointwise chain", f"{rows}x{cols}", build, lambda: formula(x, bias, z),
+                lambda: formula(x.double(), bias.double(), z.double()))  # fmt: skip
+
+
+def row_softmax(dtype: torch.dtype, rows: int = 8192, cols: int = 4096) -> Work:
+    x = random(1, rows, cols, dtype=dtype, scale=3.0)
+
+    def build(handle: Any) -> Any:
+        g = new_graph(handle, dtype, "row_softmax")
+        X = g.tensor_like(x)
+        top = g.reduction(input=X, mode=cudnn.reduction_mode.MAX).set_dim([1, rows, 1]).set_stride([rows, 1, 1])
+        e = g.exp(input=g.sub(a=X, b=top))
+        total = g.reduction(input=e, mode=cudnn.reduction_mode.ADD).set_dim([1, rows, 1]).set_stride([rows, 1, 1])
+        y = output(g.div(a=e, b=total), dtype)
+        g.build()
+        out = poisoned(1, rows, cols, dtype=dtype)
+        return g, {X: x, y: out}, out
+
+    return Work("row softmax", f"{rows}x{cols}", build, lambda: torch.softmax(x, -1),
+                lambda: torch.softmax(x.double(), -1))  # fmt: skip
+
+
+def rms_norm(dtype: torch.dtype, rows: int = 8192, cols: int = 5120) -> Work:
+    x, w = random(1, rows, cols, dtype=dtype), random(1, 1, cols, dtype=dtype)
+    eps = torch.full((1, 1, 1), 1e-5)
+
+    def build(handle: Any) -> Any:
+        g = new_graph(handle, dtype, "rms_norm")
+        X, W = g.tensor_like(x), g.tensor_like(w)
+        E = g.tensor(dim=[1, 1, 1], stride=[1, 1, 1], data_type=FLOAT, is_pass_by_value=True, name="eps")
+        y, inv = g.rmsnorm(norm_forward_phase=cudnn.norm_forward_phase.TRAINING, input=X, scale=W, bias=None, epsilon=E)
+        output(y, dtype)
+        output(inv, torch.float32)
+        g.build()
+        out, stats = poisoned(1, rows, cols, dtype=dtype), poisoned(1, rows, 1, dtype=torch.float32)
+        return g, {X: x, W: w, E: eps, y: out, inv: stats}, out
+
+    return Work("rms norm", f"{rows}x{cols}", build, lambda: F.rms_norm(x, (cols,), w[0, 0], 1e-5),
+                lambda: F.rms_norm(x.double(), (cols,), w[0, 0].double(), 1e-5))  # fmt: skip
+
+
+def matmul_bias_gelu(dtype: torch.dtype, m: int = 4096, n: int = 4096, k: int = 4096) -> Work:
+    a, b = random(1, m, k, dtype=dtype), random(1, k, n, dtype=dtype, scale=k**-0.5)
+    bias = random(1, 1, n, dtype=dtype)
+
+    def build(handle: Any) -> Any:
+        g = new_graph(handle, dtype, "matmul_bias_gelu")
+        A, B, V = g.tensor_like(a), g.tensor_like(b), g.tensor_like(bias)
+        pre = output(g.bias(input=g.matmul(A=A, B=B), bias=V), dtype)
+        y = output(g.gelu(input=pre), dtype)
+        g.build()
+        out, kept = poisoned(1, m, n, dtype=dtype), poisoned(1, m, n, dtype=dtype)
+        return g, {A: a, B: b, V: bias, y: out, pre: kept}, out
+
+    def eager() -> torch.Tensor:
+        return F.gelu(torch.addmm(bias[0, 0], a[0], b[0])).unsqueeze(0)
+
+    def reference() -> torch.Tensor:
+        pre = (a.double() @ b.double() + bias.double()).to(dtype).double()
+        return F.gelu(pre)
+
+    return Work("matmul bias gelu, 2 outputs", f"{m}x{n}x{k}", build, eager, reference)
+
+
+def matmul_amax(dtype: torch.dtype, batch: int = 16, m: int = 512, k: int = 1024, n: int = 512) -> Work:
+    a, b = random(batch, m, k, dtype=dtype), random(batch, k, n, dtype=dtype)
+    bias, alpha = random(1, 1, n, dtype=dtype), torch.full((1, 1, 1), 0.125)
+
+    def build(handle: Any) -> Any:
+        g = new_graph(handle, dtype, "matmul_amax")
+        A, B, V = g.tensor_like(a), g.tensor_like(b), g.tensor_like(bias)
+        S = g.tensor(dim=[1, 1, 1], stride=[1, 1, 1], data_type=FLOAT, is_pass_by_value=True, name="alpha")
+        act = g.gelu(input=g.bias(input=g.mul(a=g.matmul(A=A, B=B), b=S), bias=V))
+        y = output(act, dtype)
+        top = output(g.reduction(input=act, mode=cudnn.reduction_mode.AMAX), torch.float32)
+        top.set_dim([1, 1, 1]).set_stride([1, 1, 1])
+        g.build()
+        out, amax = poisoned(batch, m, n, dtype=dtype), poisoned(1, 1, 1, dtype=torch.float32)
+        return g, {A: a, B: b, V: bias, S: alpha, y: out, top: amax}, out
+
+    def eager() -> torch.Tensor:
+        r = F.gelu(torch.baddbmm(bias.expand(batch, m, n), a, b, beta=1.0, alpha=0.125))
+        r.abs().amax()
+        return r
+
+    def reference() -> torch.Tensor:
+        return F.gelu(a.double() @ b.double() * 0.125 + bias.double())
+
+    return Work("matmul scale bias gelu amax", f"{batch}x{m}x{k}x{n}", build, eager, reference)
+
+
+def all_works(dtype: torch.dtype) -> list[Work]:
+    """All works at the sizes of the table."""
+    return [make(dtype) for make in (pointwise_chain, row_softmax, rms_norm, matmul_bias_gelu, matmul_amax)]
