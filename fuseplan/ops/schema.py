@@ -211,8 +211,13 @@ class OpSchema:
     returns_list: bool = False
     prepare: Callable[[dict[str, Any]], None] | None = None
     is_exact: bool = False
+    exact_when: Callable[[Node], bool] | None = None
     results: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None
     doc: str = ""
+
+    def is_exact_at(self, node: Node) -> bool:
+        """Whether this node is a correctly rounded operation."""
+        return self.is_exact or (self.exact_when is not None and self.exact_when(node))
 
 
 _registry: dict[str, OpSchema] = {}
