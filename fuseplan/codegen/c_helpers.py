@@ -1,0 +1,173 @@
+"""The few C functions that generated kernels call; a kernel carries only those that it names."""
+
+from __future__ import annotations
+
+import re
+
+_BITS = """\
+static inline uint32_t bits_of(float x) {
+  uint32_t u;
+  memcpy(&u, &x, sizeof u);
+  return u;
+}
+static inline float float_of(uint32_t u) {
+  float x;
+  memcpy(&x, &u, sizeof x);
+  return x;
+}"""
+
+_DOUBLE_ODD = """\
+/* int64 to double; what does not fit sets the last bit, so that a later rounding sees it */
+static inline double double_odd(int64_t x) {
+  if (x > -(INT64_C(1) << 53) && x < (INT64_C(1) << 53)) return (double)x;
+  return (double)((x >> 11) | ((x & 0x7ff) != 0)) * 2048.0;
+}"""
+
+_FLOAT_ODD = """\
+/* double to float, rounding to odd: truncated, with the last bit set if anything was cut off */
+static inline float float_odd(double x) {
+  const float near = (float)x;
+  if ((double)near == x || x != x) return near;
+  return float_of((bits_of(near) - (fabs((double)near) > fabs(x))) | 1u);
+}"""
+
+_HALF_TO_FLOAT = """\
+static inline float half_to_float(uint16_t h) {
+#ifdef __FLT16_MANT_DIG__
+  _Float16 x;
+  memcpy(&x, &h, sizeof x);
+  return (float)x;
+#else
+  const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
+  if (rest >= 0x7c00) return float_of(sign | 0x7f800000u | (rest & 0x3ff) << 13);
+  return float_of(sign | bits_of(float_of(rest << 13) * 0x1p112f)); /* also right for subnormals */
+#endif
+}"""
+
+_HALF_FROM_FLOAT = """\
+static inline uint16_t half_from_float(float x) {
+#ifdef __FLT16_MANT_DIG__
+  const _Float16 rounded = (_Float16)x;
+  uint16_t h;
+  memcpy(&h, &rounded, sizeof h);
+  return h;
+#else
+  const uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;
+  if (rest > 0x7f800000) return (uint16_t)(sign | 0x7e00);
+  if (rest >= 0x477ff000) return (uint16_t)(sign | 0x7c00); /* 65520 and more */
+  if (rest < 0x38800000) return (uint16_t)(sign | (bits_of(float_of(rest) + 0.5f) - 0x3f000000)); /* subnormal */
+  return (uint16_t)(sign | (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13);
+#endif
+}"""
+
+_BFLOAT_FROM_FLOAT = """\
+static inline uint16_t bfloat_from_float(float x) {
+  const uint32_t u = bits_of(x);
+  const uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16, quiet = u >> 16 | 0x40;
+  return (uint16_t)(x != x ? quiet : rounded);
+}"""
+
+
+def _pair(kind: str, ctype: str) -> dict[str, str]:
+    """max and min of one type; NaN comes through from either side."""
+    keep = " || a != a" if kind[0] == "f" else ""
+    made = {}
+    for name, sign in (("max", ">"), ("min", "<")):
+        made[f"{name}_{kind}"] = (
+            f"static inline {ctype} {name}_{kind}({ctype} a, {ctype} b) {{ return a {sign} b{keep} ? a : b; }}"
+        )
+    return made
+
+
+def _reducer(mode: str, kind: str, ctype: str) -> str:
+    start = "-INFINITY" if mode == "max" else "INFINITY"
+    return (
+        f"#pragma omp declare reduction(reduce_{mode}_{kind} : {ctype} : omp_out = {mode}_{kind}(omp_in, omp_out)) \\\n"
+        f"    initializer(omp_priv = {start})"
+    )
+
+
+def _madd(kind: str, suffix: str) -> str:
+    return (
+        f"#ifdef FP_FAST_FMA{suffix.upper()}\n"
+        f"#define MADD_{kind}(x, y, sum) fma{suffix}(x, y, sum)\n"
+        f"#else\n"
+        f"#define MADD_{kind}(x, y, sum) ((x) * (y) + (sum))\n"
+        f"#endif"
+    )
+
+
+def _division(bits: int) -> dict[str, str]:
+    """Truncating division that never traps: x / 0 and x % 0 are 0, and the smallest number / -1 wraps."""
+    t = f"int{bits}_t"
+    return {
+        f"div_i{bits}": f"static inline {t} div_i{bits}({t} x, {t} y) {{\n"
+        f"  return y == 0 ? 0 : y == -1 ? ({t})(0 - (u{t})x) : x / y;\n}}",
+        f"mod_i{bits}": f"static inline {t} mod_i{bits}({t} x, {t} y) {{ return y == 0 || y == -1 ? 0 : x % y; }}",
+    }
+
+
+def _to_integer(name: str, low: str, high: str, top: str) -> str:
+    """Nearest even, saturating, NaN to 0; `top` is the first double that is too large."""
+    return (
+        f"static inline {name}_t {name}_from(double x) {{\n"
+        f"  const double near = rint(x);\n"
+        f"  return near != near ? 0 : near <= (double){low} ? {low} : near >= {top} ? {high} : ({name}_t)near;\n}}"
+    )
+
+
+def _clamp(name: str, low: str, high: str) -> str:
+    return (
+        f"static inline {name}_t {name}_clamp(int64_t x) {{\n"
+        f"  return x < {low} ? {low} : x > {high} ? {high} : ({name}_t)x;\n}}"
+    )
+
+
+# table: every helper after those that it calls
+HELPERS: dict[str, str] = {
+    "bits_of": _BITS,
+    "float_of": "",
+    "double_odd": _DOUBLE_ODD,
+    "float_odd": _FLOAT_ODD,
+    "half_to_float": _HALF_TO_FLOAT,
+    "half_from_float": _HALF_FROM_FLOAT,
+    "half_round": "static inline float half_round(float x) { return half_to_float(half_from_float(x)); }",
+    "bfloat_to_float": "static inline float bfloat_to_float(uint16_t h) { return float_of((uint32_t)h << 16); }",
+    "bfloat_from_float": _BFLOAT_FROM_FLOAT,
+    "bfloat_round": "static inline float bfloat_round(float x) { return bfloat_to_float(bfloat_from_float(x)); }",
+    **_pair("f32", "float"),
+    **_pair("f64", "double"),
+    **_pair("i32", "int32_t"),
+    **_pair("i64", "int64_t"),
+    **{f"reduce_{m}_f32": _reducer(m, "f32", "float") for m in ("max", "min")},
+    **{f"reduce_{m}_f64": _reducer(m, "f64", "double") for m in ("max", "min")},
+    "MADD_F32": _madd("F32", "f"),
+    "MADD_F64": _madd("F64", ""),
+    **_division(32),
+    **_division(64),
+    "int8_from": _to_integer("int8", "INT8_MIN", "INT8_MAX", "127.0"),
+    "uint8_from": _to_integer("uint8", "0", "UINT8_MAX", "255.0"),
+    "int32_from": _to_integer("int32", "INT32_MIN", "INT32_MAX", "2147483647.0"),
+    "int64_from": _to_integer("int64", "INT64_MIN", "INT64_MAX", "0x1p63"),
+    "int8_clamp": _clamp("int8", "INT8_MIN", "INT8_MAX"),
+    "uint8_clamp": _clamp("uint8", "0", "UINT8_MAX"),
+    "int32_clamp": _clamp("int32", "INT32_MIN", "INT32_MAX"),
+}
+
+_NAME = re.compile(r"\b(?:" + "|".join(HELPERS) + r")\b")
+_ORDER = {name: k for k, name in enumerate(HELPERS)}
+_CALLS = {name: frozenset(_NAME.findall(text)) - {name} for name, text in HELPERS.items()}
+_HEADERS = "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n"
+
+
+def prelude(body: str) -> str:
+    """Headers and the helpers that `body` names, callees first."""
+    found = set(_NAME.findall(body))
+    pending = list(found)
+    while pending:
+        for name in _CALLS[pending.pop()] - found:
+            found.add(name)
+            pending.append(name)
+    if "float_of" in found:  # the two live in one text
+        found.add("bits_of")
+    return _HEADERS + "".join(["\n" + HELPERS[n] + "\n" for n in sorted(found, key=_ORDER.__getitem__) if HELPERS[n]])

@@ -1,0 +1,118 @@
+"""The CPU engine: one readable C kernel per region, single-threaded and plain; right before it is fast."""
+
+from __future__ import annotations
+
+from fuseplan.codegen import c_expr
+from fuseplan.codegen.writer import node_numbers, region_summary
+from fuseplan.engines.base import YES, Config, Executable, FusionLimits, KnobSpace, Support, no
+from fuseplan.engines.cpu_c.emit import Kernel, emit, form_refusal
+from fuseplan.ir.region import ANCHORS, ELEMENTWISE, Region
+from fuseplan.runtime.device import Device
+from fuseplan.runtime.launch import Artifact, Launch, LaunchKind
+from fuseplan.runtime.toolchain import compile_shared
+
+FLAGS = ("-fopenmp-simd",)
+_OTHER_OPS = frozenset({"load", "const", "index", "count", "reduce"})
+_TAKEN = ELEMENTWISE | _OTHER_OPS | (ANCHORS - {"sdpa"})
+_MODES = frozenset({"add", "mul", "max", "min"})
+_MEMO_LIMIT = 4096
+
+_LIMITS = FusionLimits(
+    families=frozenset({"pointwise", "reduction", "norm", "matmul", "conv"}),
+    reuse_reduction=True,
+    reduce_after_anchor=_MODES,
+    max_nodes=64,
+    max_operands=64,
+)
+
+
+class CpuCEngine:
+    """Generates C for pointwise, reduction, norm, matmul and convolution regions on host memory."""
+
+    name = "cpu_c"
+    engine_id = 20100
+    device_kinds = frozenset({"cpu"})
+
+    def __init__(self) -> None:
+        self._built: dict[tuple[object, ...], Executable] = {}
+        self._compiled: dict[str, Artifact] = {}
+
+    def limits(self, device: Device) -> FusionLimits:
+        return _LIMITS
+
+    def supports(self, region: Region, device: Device) -> Support:
+        if device.kind not in self.device_kinds:
+            return no(f"tensors are on {device}, this engine needs host memory")
+        if self._built and self._key(region) in self._built:
+            return YES
+        reason = _type_refusal(region) or _op_refusal(region) or form_refusal(region)
+        return no(reason) if reason else YES
+
+    def knobs(self, region: Region, device: Device) -> KnobSpace:
+        return KnobSpace()
+
+    def build(self, region: Region, device: Device, config: Config) -> Executable:
+        key = self._key(region)
+        found = self._built.get(key)
+        if found is None:
+            found = self._executable(region, emit(region))
+            if len(self._built) >= _MEMO_LIMIT:
+                self._built.clear()
+            self._built[key] = found
+        return found
+
+    def estimate_us(self, region: Region, device: Device, config: Config) -> float:
+        """Time of memory traffic and arithmetic, one after the other, at the rates that plain loops reach."""
+        cost = region.cost
+        share = 0.25 if region.anchors else 0.1  # of one core's peak: main loops use FMA, pointwise calls libm
+        core_gflops = device.peak_gflops / max(1, device.sm_count)
+        bytes_us = (cost.read_bytes + cost.write_bytes) / (1e3 * 0.5 * device.memory_gbps)
+        return 0.5 + bytes_us + cost.flops / (1e3 * share * core_gflops)
+
+    @staticmethod
+    def _key(region: Region) -> tuple[object, ...]:
+        """Structure, and the node numbers that stand in comments."""
+        return (region.structure, node_numbers(region.values))
+
+    def _executable(self, region: Region, kernel: Kernel) -> Executable:
+        artifact = self._compiled.get(kernel.source)
+        if artifact is None:
+            artifact = compile_shared(kernel.source, FLAGS, label=kernel.symbol)
+            if len(self._compiled) >= _MEMO_LIMIT:
+                self._compiled.clear()
+            self._compiled[kernel.source] = artifact
+        launch = Launch(
+            LaunchKind.HOST, kernel.template, kernel.patches, artifact, kernel.symbol, label=kernel.symbol
+        )  # fmt: skip
+        header = "\n".join([f"/* {kernel.symbol}: region", *(f"   {line}" for line in region_summary(region)), "*/"])
+        return Executable((launch,), kernel.scratch_bytes, source=f"{header}\n{kernel.source}")
+
+
+def _type_refusal(region: Region) -> str:
+    for k, o in enumerate(region.operands):
+        if not c_expr.is_storable(o.dtype):
+            return f"operand {k} (tensor {o.uid}) has type {o.dtype}, which generated C does not read or write"
+    for i, v in enumerate(region.values):
+        if not c_expr.is_storable(v.dtype):
+            return f"value {i} ({v.op}) rounds to type {v.dtype}, which generated C does not have"
+        if not c_expr.is_computable(v.compute):
+            return f"value {i} ({v.op}) computes in {v.compute}, which generated C does not have"
+    return ""
+
+
+def _op_refusal(region: Region) -> str:
+    for i, v in enumerate(region.values):
+        if v.op not in _TAKEN:
+            return f"value {i} is {v.op}, which this engine does not emit"
+        if v.op == "reduce" and v.attr("mode") not in _MODES:
+            return f"value {i} reduces with mode {v.attr('mode')!r}, which this engine does not emit"
+        if v.op == "conv_fprop" and not 3 <= len(v.dim) <= 5:
+            return f"value {i} convolves {len(v.dim) - 2} spatial axes, this engine takes 1 to 3"
+        if v.op in ANCHORS and v.compute.name == "BOOLEAN":
+            return f"value {i} ({v.op}) computes in BOOLEAN, which has no sum of products"
+    return ""
+
+
+ENGINE = CpuCEngine()
+
+__all__ = ["ENGINE", "FLAGS", "CpuCEngine"]
