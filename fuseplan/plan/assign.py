@@ -8,10 +8,11 @@ from fuseplan.engines.base import Config, Engine, FusionLimits
 from fuseplan.engines.registry import GENERAL, engine_named, engines_for
 from fuseplan.errors import cudnnGraphNotSupportedError
 from fuseplan.ir.graph import Graph
-from fuseplan.ir.region import Operand, Region, Role
-from fuseplan.lowering.fragment import FragmentCache
+from fuseplan.ir.region import Cost, Operand, Region, Role
+from fuseplan.lowering.fragment import FragmentCache, node_key
 from fuseplan.lowering.fuse import fuse
 from fuseplan.lowering.partition import Group, live_nodes, partition, split
+from fuseplan.ops.schema import NodeView, schema_of
 from fuseplan.runtime.device import Device
 
 
@@ -106,7 +107,19 @@ def whole_region(graph: Graph) -> Region:
         is_scalar = spec.is_pass_by_value or spec.value is not None
         role = Role.OUT if uid in kept.producers else Role.SCALAR if is_scalar else Role.IN
         operands.append(Operand(uid, spec.dim, spec.stride, spec.dtype, role))
-    return Region(kept, (), tuple(operands), (), (), source_nodes=tuple(range(len(kept.nodes))))
+    return Region(kept, (), tuple(operands), (), (), _work(kept), source_nodes=tuple(range(len(kept.nodes))))
+
+
+def _work(graph: Graph) -> Cost:
+    """Work of the nodes run one by one, each reading and writing memory."""
+    found: dict[object, Cost] = {}
+    total = Cost()
+    for node in graph.nodes:
+        key = node_key(graph, node)
+        if key not in found:
+            found[key] = schema_of(node.op).cost(NodeView(node, graph))
+        total += found[key]
+    return total
 
 
 def general_engine() -> Engine:

@@ -49,8 +49,8 @@ class ArrayEngine:
 
     def estimate_us(self, region: Region, device: Device, config: Config) -> float:
         cost = region.cost
-        moved = (cost.read_bytes + cost.write_bytes) * 3 * len(region.graph.nodes)
-        launch = 15.0 * len(region.values)
+        moved = (cost.read_bytes + cost.write_bytes) * 3
+        launch = 15.0 * len(region.graph.nodes)
         return launch + cost.flops / (device.peak_gflops * 1e3) * 4 + moved / (device.memory_gbps * 1e3)
 
 
