@@ -113,8 +113,12 @@ def test_sizes_of_the_package_are_seen(tmp_path: Path) -> None:
 
 
 def test_sizes_exempt_tables_are_counted(tmp_path: Path) -> None:
-    plant(tmp_path, {"a.py": f'"""Doc."""\n# table\n{"x = 1" + chr(10)}' + "x = 1\n" * 400,
-                     "b.py": f"def f({NINE}):  # table\n{BODY}", "c.py": f"class C:\n    def f(self, {NINE[:-3]}): pass\n"})  # fmt: skip
+    files = {
+        "a.py": '"""Doc."""\n# table\n' + "x = 1\n" * 400,
+        "b.py": f"def f({NINE}):  # table\n{BODY}",
+        "c.py": f"class C:\n    def f(self, {NINE[:-3]}): pass\n",
+    }
+    plant(tmp_path, files)
     report = measure_sizes(tmp_path, ("fuseplan",))
     assert report.violations == []
     assert len(report.exempt) == 3

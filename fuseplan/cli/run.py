@@ -1,0 +1,94 @@
+"""`fuseplan run`: run a program written for the reference API against this package."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import runpy
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Annotated
+
+import typer
+
+import fuseplan
+
+ALIAS, PACKAGE = "cudnn", "fuseplan"
+
+
+class _AliasLoader(Loader):
+    """Gives the real module under its second name, and leaves the module's own spec alone."""
+
+    def __init__(self, real: ModuleType) -> None:
+        self._real, self._spec = real, real.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._real
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+class AliasFinder(MetaPathFinder):
+    """Finds ``cudnn`` and ``cudnn.<name>`` as the same module objects as ``fuseplan`` and ``fuseplan.<name>``."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of an alias; None for other modules.
+
+        Raises:
+            ModuleNotFoundError: this package has no such submodule
+        """
+        head, _, rest = fullname.partition(".")
+        if head != ALIAS:
+            return None
+        real = f"{PACKAGE}.{rest}" if rest else PACKAGE
+        if real not in sys.modules and importlib.util.find_spec(real) is None:
+            raise ModuleNotFoundError(f"No module named {fullname!r}: {PACKAGE} has no {rest!r} yet", name=fullname)
+        module = importlib.import_module(real)
+        return ModuleSpec(fullname, _AliasLoader(module), is_package=hasattr(module, "__path__"))
+
+
+def install_alias() -> None:
+    """Make ``import cudnn`` give this package, in every form, whatever else is installed under that name."""
+    for name in [n for n in sys.modules if n == ALIAS or n.startswith(ALIAS + ".")]:
+        del sys.modules[name]
+    if not any(isinstance(f, AliasFinder) for f in sys.meta_path):
+        sys.meta_path.insert(0, AliasFinder())
+    sys.modules[ALIAS] = fuseplan
+
+
+def _run_file(file: Path) -> None:
+    """Run a file as ``__main__``, its folder first on the path, as Python itself does."""
+    source = file.read_bytes()
+    code: CodeType = compile(source, str(file), "exec", dont_inherit=True)
+    main = ModuleType("__main__")
+    main.__file__ = str(file)
+    main.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    sys.modules["__main__"] = main
+    sys.path.insert(0, str(file.resolve().parent))
+    exec(code, main.__dict__)  # running the user's program is the command
+
+
+def run(
+    program: Annotated[str, typer.Argument(metavar="FILE_OR_MODULE", help="A Python file, or with -m a module.")],
+    args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments of the program.")] = None,
+    is_module: Annotated[bool, typer.Option("-m", help="PROGRAM is the name of a module.")] = False,
+) -> None:
+    """Run a program that says `import cudnn` against fuseplan."""
+    install_alias()
+    sys.argv = [program, *(args or [])]
+    if is_module:
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+        return
+    file = Path(program)
+    if not file.is_file():
+        typer.echo(f"fuseplan run: no file {program!r}; for a module, put -m before its name", err=True)
+        raise typer.Exit(2)
+    _run_file(file)

@@ -1,0 +1,206 @@
+"""What every section of the tour stands on: buffers, graphs, comparison with the judge, timing, printing."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+import fuseplan
+from fuseplan.ops.evaluate import run_judge
+
+#: Largest error allowed, relative to the largest value of the result.
+TOLERANCE = {"FLOAT": 1e-5, "BFLOAT16": 1e-2}
+SECONDS_PER_TIMING = 0.25
+
+
+class TourError(Exception):
+    """A section's result is not what it should be."""
+
+
+@dataclass
+class Outcome:
+    """What a section found, for the summary; times in milliseconds."""
+
+    error: float | None = None
+    ms: float | None = None
+    torch_ms: float | None = None
+    note: str = ""
+
+
+def load_torch() -> Any:
+    """PyTorch, None where it is not installed."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch
+
+
+@dataclass
+class Stage:
+    """Device, sizes and console of one tour.
+
+    Args:
+        device: ``"cpu"`` (NumPy, float32) or ``"cuda"`` (PyTorch, bfloat16)
+        size: ``"tiny"``, ``"small"`` or ``"tutorial"``
+        torch: PyTorch or None
+        kept: what a section leaves for a later one
+    """
+
+    device: str
+    size: str
+    console: Console
+    torch: Any = None
+    kept: dict[str, Any] = field(default_factory=dict)
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
+
+    def __post_init__(self) -> None:
+        self.handle = fuseplan.create_handle(device=self.device)
+        self.io = fuseplan.data_type.BFLOAT16 if self.is_cuda else fuseplan.data_type.FLOAT
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.device == "cuda"
+
+    @property
+    def tolerance(self) -> float:
+        return TOLERANCE[self.io.name]
+
+    def say(self, label: str, text: str) -> None:
+        """One line of a section."""
+        self.console.print(f"  {label:<22} {text}", highlight=False, markup=False, soft_wrap=True)
+
+    # buffers
+
+    def normal(self, *dim: int, scale: float = 1.0, channels_last: bool = False) -> Any:
+        """Normal random values on the device, in the io type."""
+        made = (self.rng.standard_normal(dim) * scale).astype(np.float32)
+        return self.put(_channels_last(made) if channels_last else made)
+
+    def empty(self, *dim: int, channels_last: bool = False, dtype: str = "") -> Any:
+        """An output buffer; filled with NaN, so that what is not written shows."""
+        made = np.full(dim, np.nan, dtype=np.float32)
+        return self.put(_channels_last(made) if channels_last else made, dtype)
+
+    def put(self, array: Any, dtype: str = "") -> Any:
+        """A NumPy array as a buffer of the device; `dtype` names a PyTorch type other than the io type."""
+        if not self.is_cuda:
+            return array
+        return self.torch.from_numpy(array).to("cuda", getattr(self.torch, dtype or "bfloat16"))
+
+    def workspace(self, num_bytes: int) -> Any:
+        """A workspace of at least one byte."""
+        if self.is_cuda:
+            return self.torch.empty(max(num_bytes, 1), device="cuda", dtype=self.torch.uint8)
+        return np.empty(max(num_bytes, 1), dtype=np.uint8)
+
+    def host(self, buffer: Any) -> Any:
+        """A buffer's values as a NumPy array, float32 for bfloat16 (which it holds exactly)."""
+        return buffer if isinstance(buffer, np.ndarray) else buffer.float().cpu().numpy()
+
+    def as_torch(self, buffer: Any) -> Any:
+        """A buffer as a PyTorch tensor over the same memory."""
+        return self.torch.from_numpy(buffer) if isinstance(buffer, np.ndarray) else buffer
+
+    # graphs
+
+    def graph(self, name: str, **options: Any) -> Any:
+        """An empty graph with this tour's types and device."""
+        return fuseplan.pygraph(
+            name=name,
+            io_data_type=self.io,
+            intermediate_data_type=fuseplan.data_type.FLOAT,
+            compute_data_type=fuseplan.data_type.FLOAT,
+            handle=self.handle,
+            **options,
+        )
+
+    def tensor(self, graph: Any, buffer: Any, name: str) -> Any:
+        """A graph tensor with the layout of a buffer."""
+        return graph.tensor(dim=list(buffer.shape), stride=stride_of(buffer), data_type=self.io, name=name)
+
+    # comparison and timing
+
+    def compare(self, graph: Any, pack: Mapping[Any, Any], result: Any, formula: Any) -> float:
+        """Error of a result against the judge and against a formula of the tour's own, both printed.
+
+        Returns: the larger of the two, relative to the largest value
+        Raises:
+            TourError: it is over the tolerance, or not a number
+        """
+        got = np.asarray(self.host(pack[result]), dtype=np.float64)
+        exact = self.judge(graph, pack)[result.get_uid()]
+        by_judge, by_formula = _relative(got, exact), _relative(got, formula)
+        self.say("error", f"{by_judge:.1e} against the judge, {by_formula:.1e} against the formula "
+                          f"(allowed {self.tolerance:.0e})")  # fmt: skip
+        error = max(by_judge, by_formula)
+        if not error <= self.tolerance:
+            raise TourError(f"{result.get_name()}: error {error:.2e} is over {self.tolerance:.0e}")
+        return error
+
+    def judge(self, graph: Any, pack: Mapping[Any, Any]) -> dict[int, Any]:
+        """The float64 results of the graph, by uid."""
+        inputs = {t.get_uid(): self.host(b) for t, b in pack.items()}
+        return run_judge(graph.graph, inputs)
+
+    def time(self, call: Callable[[], object]) -> float:
+        """Median time of a call in milliseconds, after a warm-up, within a fixed budget."""
+        for _ in range(2):
+            call()
+        self.wait()
+        taken: list[float] = []
+        start = time.perf_counter()
+        while len(taken) < 3 or (time.perf_counter() - start < SECONDS_PER_TIMING and len(taken) < 200):
+            before = time.perf_counter()
+            call()
+            self.wait()
+            taken.append(time.perf_counter() - before)
+        return statistics.median(taken) * 1e3
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        if self.is_cuda:
+            self.torch.cuda.synchronize()
+
+    def report(self, ms: float, torch_ms: float | None, flops: float = 0.0) -> None:
+        """Print a time beside PyTorch's."""
+        rate = f", {flops / ms / 1e6:.0f} GFLOP/s" if flops else ""
+        self.say("time", f"{ms:.3f} ms{rate}")
+        if torch_ms is None:
+            self.say("PyTorch", "not installed")
+        else:
+            self.say("PyTorch", f"{torch_ms:.3f} ms, {torch_ms / ms:.2f} times as long")
+
+    def time_torch(self, make: Callable[[Any], Callable[[], object]]) -> float | None:
+        """Time of the same work in PyTorch, None where it is not installed."""
+        if self.torch is None:
+            return None
+        with self.torch.inference_mode():
+            return self.time(make(self.torch))
+
+
+def plan_name(graph: Any) -> str:
+    """Name of the plan that a built graph runs."""
+    return str(graph.current_plan().name)
+
+
+def _relative(got: Any, want: Any) -> float:
+    return float(np.max(np.abs(got - want)) / max(float(np.max(np.abs(want))), 1e-30))
+
+
+def _channels_last(array: Any) -> Any:
+    """The same values with axis 1 innermost in memory."""
+    return np.ascontiguousarray(array.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+
+def stride_of(buffer: Any) -> list[int]:
+    """Strides of a buffer, in elements."""
+    if isinstance(buffer, np.ndarray):
+        return [s // buffer.itemsize for s in buffer.strides]
+    return list(buffer.stride())

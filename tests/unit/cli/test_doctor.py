@@ -1,0 +1,37 @@
+"""`fuseplan doctor`: what it finds, and what it says is lost."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from fuseplan import settings
+from fuseplan.cli import doctor
+from fuseplan.cli.main import app
+
+
+def test_doctor_reports_every_subject() -> None:
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.exit_code == 0, done.output
+    subjects = {f.subject for f in doctor.findings()}
+    assert {"Python", "numpy", "torch", "C compiler", "Python headers", "dispatcher", "kernel cache", "CPU"} <= subjects
+    assert "engines for cpu" in subjects
+
+
+def test_doctor_without_compiler_says_what_is_lost() -> None:
+    before = settings.current()
+    settings.use(settings.Settings(compiler="/nowhere/cc", cache_dir=before.cache_dir))
+    try:
+        found = {f.subject: f for f in doctor.findings()}
+    finally:
+        settings.use(before)
+    assert "generated C kernels" in found["C compiler"].lost
+    assert found["dispatcher"].found == "ctypes"
+
+
+def test_doctor_without_torch_says_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: "" if name == "torch" else real(name))
+    found = {f.subject: f for f in doctor.findings()}
+    assert found["torch"].found == "not installed"
+    assert "PyTorch tensors" in found["torch"].lost

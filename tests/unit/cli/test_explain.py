@@ -1,0 +1,43 @@
+"""`fuseplan explain` on graphs in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+import fuseplan
+from fuseplan.cli.main import app
+from fuseplan.ir import serialize
+
+
+def saved_graph(folder: Path) -> Path:
+    flt = fuseplan.data_type.FLOAT
+    g = fuseplan.pygraph(name="explained", io_data_type=flt, handle=fuseplan.create_handle(device="cpu"))
+    x = g.tensor(dim=[4, 8, 8], name="x")
+    y = g.relu(input=g.add(a=x, b=x), name="last")
+    y.set_output(True)
+    g.validate()
+    file = folder / "graph.json"
+    file.write_text(serialize.dumps(g.graph))
+    return file
+
+
+def test_explain_graph_shows_regions_ranking_and_key(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["explain", str(saved_graph(tmp_path))])
+    assert done.exit_code == 0, done.output
+    for piece in ("graph 'explained'", "canonical key", "ranking", "refusals", "region 0", "last"):
+        assert piece in done.output
+
+
+def test_explain_file_that_is_no_graph_says_why(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"format": "other"}')
+    done = CliRunner().invoke(app, ["explain", str(tmp_path / "other.json")])
+    assert done.exit_code == 1
+    assert "other.json" in done.output
+
+
+def test_explain_missing_file_says_so(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["explain", str(tmp_path / "none.json")])
+    assert done.exit_code == 2
+    assert "no file" in done.output
