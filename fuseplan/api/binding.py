@@ -32,6 +32,8 @@ def _is_ints(value: object) -> bool:
     return not isinstance(value, (str, bytes, Tensor)) and hasattr(value, "__iter__") and not is_array(value)
 
 
+_ONE_PADDING = {"padding", "pre_padding"}  # types do not tell these forms apart, but no call gives both
+
 _MATCHES: dict[str, Matches] = {
     "float": _is_number,
     "int": lambda v: hasattr(v, "__index__") and not isinstance(v, bool),
@@ -78,7 +80,7 @@ def call_form(schema: OpSchema) -> CallForm:
     matches.update(dict.fromkeys(given, _is_tensor))
     matches.update({a.name: _matcher(a) for a in schema.attrs})
     matches.update(name=lambda v: isinstance(v, str), compute_data_type=is_data_type, out_dims=_is_dims)
-    orders = tuple(dict.fromkeys((schema.positional, schema.classic)))
+    orders = tuple(dict.fromkeys((schema.positional, schema.classic, _split_padding(schema.classic))))
     certain = 0
     while all(len(o) > certain for o in orders) and len({o[certain] for o in orders}) == 1:
         certain += 1
@@ -124,9 +126,7 @@ def _order(form: CallForm, args: tuple[object, ...]) -> tuple[str, ...]:
     if len(args) <= form.certain:
         return form.orders[0]
     for order in form.orders:
-        if len(args) <= len(order) and all(
-            v is None or form.matches[name](v) for name, v in zip(order, args, strict=False)
-        ):
+        if len(args) <= len(order) and _fits(form, order, args):
             return order
     longest = max(form.orders, key=len)
     if len(args) > len(longest):
@@ -142,6 +142,21 @@ def _order(form: CallForm, args: tuple[object, ...]) -> tuple[str, ...]:
         asked=f"{form.schema.name}({', '.join(_short(v) for v in args)})",
         fix="pass by keyword, or in one of the orders: " + "; ".join(", ".join(o) for o in form.orders),
     )
+
+
+def _fits(form: CallForm, order: tuple[str, ...], args: tuple[object, ...]) -> bool:
+    """Whether the arguments have the types of this order, and it gives padding in one form only."""
+    given = {name: v for name, v in zip(order, args, strict=False) if v is not None}
+    return not given.keys() >= _ONE_PADDING and all(form.matches[name](v) for name, v in given.items())
+
+
+def _split_padding(order: tuple[str, ...]) -> tuple[str, ...]:
+    """The second classic form of convolutions: padding before and after instead of one padding."""
+    if not {"padding", "pre_padding", "post_padding"} <= set(order):
+        return order
+    rest = [name for name in order if name not in ("pre_padding", "post_padding")]
+    at = rest.index("padding")
+    return (*rest[:at], "pre_padding", "post_padding", *rest[at + 1 :])
 
 
 def _short(value: object) -> str:

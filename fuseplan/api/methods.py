@@ -6,19 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import fuseplan.ops  # noqa: F401 - registers the ops
 from fuseplan.api.binding import CallForm, bind, call_form
 from fuseplan.api.construct import Construction
-from fuseplan.ops.schema import OpSchema, all_schemas
-
-
-class OpMethods(Construction):
-    """Carries the methods made from the registered schemas; see `attach`."""
-
-
-def attach(schema: OpSchema) -> None:
-    """Give graphs the method of an op."""
-    setattr(OpMethods, schema.name, make_method(schema))
+from fuseplan.ops.schema import OpSchema
 
 
 def make_method(schema: OpSchema) -> Callable[..., Any]:
@@ -43,11 +33,16 @@ def document(form: CallForm) -> str:
     return f"{schema.doc or schema.name}\n\nReturns:\n    {result}\n"
 
 
-def signature(form: CallForm) -> inspect.Signature:
-    """Signature in the classic order, which has all parameters; what it lacks follows by keyword only."""
+def signature(form: CallForm, listed: tuple[str, ...] | None = None) -> inspect.Signature:
+    """Signature with the listed parameters first; the others follow by keyword only.
+
+    Args:
+        listed: positional order; None is the classic one, which has all parameters
+    """
     required = {p.name for p in form.schema.inputs if not p.is_optional}
     required |= {a.name for a in form.schema.attrs if a.is_required}
-    listed = tuple(dict.fromkeys((*form.schema.classic, *form.schema.positional)))
+    if listed is None:
+        listed = tuple(dict.fromkeys((*form.schema.classic, *form.schema.positional)))
     made = inspect.Parameter
     parameters = [made("self", made.POSITIONAL_OR_KEYWORD)]
     is_open = True  # no default so far, so a required parameter may still come without one
@@ -59,7 +54,3 @@ def signature(form: CallForm) -> inspect.Signature:
         default = made.empty if name in required else form.defaults.get(name)
         parameters.append(made(name, made.KEYWORD_ONLY, default=default))
     return inspect.Signature(parameters)
-
-
-for _schema in all_schemas():
-    attach(_schema)

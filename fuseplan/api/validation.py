@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fuseplan.api.methods import OpMethods
 from fuseplan.api.node import draft_tensor
+from fuseplan.api.op_methods import OpMethods
 from fuseplan.api.tensor import Tensor
 from fuseplan.errors import InvalidGraphError
 from fuseplan.ir.graph import DraftTensor, Graph, GraphBuilder
