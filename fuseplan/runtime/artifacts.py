@@ -39,7 +39,7 @@ _LOCK_WAIT_S = 120.0
 _STALE_S = 3600.0
 _memory_lock = threading.RLock()
 _loaded: dict[str, ctypes.CDLL] = {}
-_private: dict[int, Path] = {}  # by process id, so that a forked child does not share it
+_private: dict[tuple[int, Path], Path] = {}  # by process (a forked child does not share it) and cache folder
 _sizes: dict[Path, int] = {}  # what we believe each cache folder holds
 _counts = {"hits": 0, "misses": 0, "damaged": 0}
 
@@ -124,7 +124,8 @@ def stats() -> CacheStats:
 
 def clear() -> None:
     """Remove all entries; kernels that are loaded stay loaded."""
-    for path, _, _ in list(_entries(_root())):
+    private = _private.get((os.getpid(), _root()))
+    for path in [entry[0] for entry in _entries(_root())] + (list(private.iterdir()) if private else []):
         with contextlib.suppress(OSError):
             path.unlink()
     _sizes.pop(_root(), None)
@@ -186,17 +187,22 @@ def _root() -> Path:
 
 def _private_path(key: str, suffix: str) -> Path:
     with _memory_lock:
-        pid = os.getpid()
-        if pid not in _private:
+        ident = (os.getpid(), _root())
+        if ident not in _private:
             folder = Path(tempfile.mkdtemp(prefix="fuseplan-"))
-            _private[pid] = folder
-            atexit.register(lambda: os.getpid() == pid and shutil.rmtree(folder, ignore_errors=True))
-        return _private[pid] / f"{key}{suffix}"
+            _private[ident] = folder
+            atexit.register(_remove_private, folder, os.getpid())
+        return _private[ident] / f"{key}{suffix}"
+
+
+def _remove_private(folder: Path, pid: int) -> None:
+    if os.getpid() == pid:  # not in a forked child
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _find(key: str, suffix: str) -> tuple[Path, bytes] | None:
     candidates = [path_of(key, suffix)]
-    if os.getpid() in _private:
+    if (os.getpid(), _root()) in _private:
         candidates.append(_private_path(key, suffix))
     for path in candidates:
         try:

@@ -157,7 +157,7 @@ def _of_numpy(a: np.ndarray[Any, Any]) -> View:
 
 
 def _numpy_name(t: np.dtype[Any]) -> str:
-    return _NAMES.get(t.name, t.name) if t.isnative else t.str  # a swapped byte order is no type of ours
+    return str(_NAMES.get(t.name, t.name) if t.isnative else t.str)  # a swapped byte order is no type of ours
 
 
 def _of_interface(facts: dict[str, Any], place: str, keep: object = None) -> View:
@@ -201,7 +201,7 @@ def _format_name(code: str, itemsize: int) -> str:
 
 
 class _DLTensor(ctypes.Structure):
-    _fields_ = [  # noqa: RUF012 - the form that ctypes asks for
+    _fields_ = [
         ("data", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),
         ("device_id", ctypes.c_int32),
@@ -216,7 +216,7 @@ class _DLTensor(ctypes.Structure):
 
 
 class _Versioned(ctypes.Structure):
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("major", ctypes.c_uint32),
         ("minor", ctypes.c_uint32),
         ("context", ctypes.c_void_p),
@@ -294,4 +294,5 @@ def _encode_narrow(value: float, t: DType) -> bytes:
         single = np.uint32(bits | 1).view(np.float32)
     if not t.numpy_name:
         raise BindError(f"a Python number cannot be stored as {t.name}", fix="pass a buffer with its bytes")
-    return np.asarray(single).astype(getattr(ml_dtypes, t.numpy_name)).tobytes()
+    data: bytes = np.asarray(single).astype(getattr(ml_dtypes, t.numpy_name)).tobytes()
+    return data

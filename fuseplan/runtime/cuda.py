@@ -46,7 +46,7 @@ _library_name = "libcuda.so.1"
 class LaunchConfig(ctypes.Structure):
     """CUlaunchConfig."""
 
-    _fields_ = [  # noqa: RUF012 - the form that ctypes asks for
+    _fields_ = [
         ("grid", ctypes.c_uint * 3),
         ("block", ctypes.c_uint * 3),
         ("shared_bytes", ctypes.c_uint),

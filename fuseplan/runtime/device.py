@@ -156,7 +156,7 @@ def require_features(arch: str, what: str, device: Device | None = None) -> None
     if base not in TIERS or not here.arch.startswith("x86-64"):
         if base != here.arch:
             raise cudnnGraphNotSupportedError(f"{what} was built for {base}; this CPU is {here.arch}", fix=fix)
-    missing = sorted(set((*TIERS.get(base, ()), *extra)) - set(here.features))
+    missing = sorted({*TIERS.get(base, ()), *extra} - set(here.features))
     if missing:
         raise cudnnGraphNotSupportedError(
             f"{what} needs the CPU features {', '.join(missing)}, which this CPU lacks",

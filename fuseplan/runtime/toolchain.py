@@ -110,26 +110,30 @@ def compile_shared(
 def _run(command: tuple[str, ...], source: str, path: Path, label: str) -> None:
     file = path.parent / "source.c"
     file.write_text(source, encoding="utf-8")
-    # the C locale, so that messages do not depend on the user's language
+    messages = path.parent / "messages.txt"
+    # the C locale, so that messages do not depend on the user's language; a file and no pipe, so that we
+    # wait for the compiler alone and not for what it started
     env = {**os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(
-            [*command, "-o", str(path), str(file), "-lm"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            env=env,
-            check=False,
-        )
+        with messages.open("wb") as out:
+            done = subprocess.run(
+                [*command, "-o", str(path), str(file), "-lm"],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                timeout=_TIMEOUT_S,
+                env=env,
+                check=False,
+            )
     except subprocess.TimeoutExpired as problem:
         raise _failed(command, source, label, f"it ran for more than {_TIMEOUT_S} s", "") from problem
     except OSError as problem:
         raise ToolchainError(f"{command[0]} does not start: {problem}", fix=_NO_COMPILER_FIX) from problem
+    said = messages.read_text(encoding="utf-8", errors="replace")
     if done.returncode < 0:
-        raise _failed(command, source, label, f"it was ended by signal {-done.returncode}", done.stderr)
+        raise _failed(command, source, label, f"it was ended by signal {-done.returncode}", said)
     if done.returncode or not path.exists():
-        raise _failed(command, source, label, f"exit status {done.returncode}", done.stderr)
+        raise _failed(command, source, label, f"exit status {done.returncode}", said)
 
 
 def _failed(command: tuple[str, ...], source: str, label: str, how: str, stderr: str) -> ToolchainError:

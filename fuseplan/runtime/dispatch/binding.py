@@ -179,9 +179,7 @@ class Binder:
         if view.nbytes is not None and view.nbytes < need:
             raise BindError(f"the workspace has {view.nbytes} bytes, this plan needs {need}", fix=fix)
         kind, index = self.program.device_kind, self.program.device_index
-        if view.place not in ("", "managed", kind) or (
-            view.place == "cuda" and view.device_index not in (-1, index)
-        ):
+        if view.place not in ("", "managed", kind) or (view.place == "cuda" and view.device_index not in (-1, index)):
             there = f"cuda:{view.device_index}" if view.place == "cuda" else view.place
             raise BindError(f"the workspace is on {there}, this plan runs on {self._device()}", fix=fix)
         return view.address, (workspace, view.keep)

