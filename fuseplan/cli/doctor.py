@@ -17,6 +17,7 @@ from fuseplan.engines.registry import all_engines, engines_for
 from fuseplan.errors import ToolchainError
 from fuseplan.runtime import artifacts, cuda, toolchain
 from fuseplan.runtime.device import cpu_device, cuda_devices
+from fuseplan.runtime.dispatch import native
 
 REQUIRED = ("numpy", "ml_dtypes", "array-api-compat", "platformdirs", "typer", "rich")
 TRITON = "triton"  # not an engine: the package
@@ -58,18 +59,23 @@ def _toolchain() -> Iterator[Finding]:
     try:
         compiler = toolchain.find_compiler()
         yield Finding("C compiler", f"{compiler.path}: {compiler.version}")
-        can_compile = True
     except ToolchainError as missing:
         yield Finding(
             "C compiler", missing.wrong, "generated C kernels (slow general engine only) and the C dispatcher"
         )
-        can_compile = False
     headers = toolchain.python_headers()
     yield Finding(
         "Python headers", headers or "missing", "" if headers else "the C dispatcher: calls cost more host time"
     )
-    kind = "native" if can_compile and headers else "ctypes"
-    yield Finding("dispatcher", kind, "" if kind == "native" else "low host time per call; everything still runs")
+    slower = "low host time per call; everything still runs"
+    if settings.current().dispatcher == "python":
+        yield Finding("dispatcher", "Python, as the settings say", slower)
+        return
+    try:
+        native.module()
+        yield Finding("dispatcher", "native")
+    except ToolchainError as missing:
+        yield Finding("dispatcher", f"Python: {missing.wrong}", slower)
 
 
 def _cache() -> Iterator[Finding]:

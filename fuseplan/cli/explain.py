@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fuseplan.errors import FuseplanError
 from fuseplan.ir import serialize
+from fuseplan.ir.graph import Graph
 from fuseplan.ir.text import print_graph
+from fuseplan.plan.plan_file import is_plan_file, read_manifest
 from fuseplan.plan.planner import make_plans
 from fuseplan.runtime.device import device_of
 
@@ -33,9 +35,29 @@ def explain(
 
 
 def _explain(data: bytes, device: str, source: bool) -> str:
-    graph = serialize.loads(data.decode("utf-8", errors="replace"))
+    if not is_plan_file(data):
+        graph = serialize.loads(data.decode("utf-8", errors="replace"))
+        return "\n".join([print_graph(graph), "", *_ranking(graph, device, source)])
+    manifest, files = read_manifest(data)
+    graph = serialize.graph_from_json(manifest["graph"])
+    return "\n".join([*_saved(manifest, files), "", print_graph(graph), "", *_ranking(graph, device, source)])
+
+
+def _ranking(graph: Graph, device: str, source: bool) -> list[str]:
+    """What this machine would do with the graph."""
     plans = make_plans(graph, device_of(device), ("A", "FALLBACK"))
-    lines = [print_graph(graph), "", plans.explain()]
-    if source:
-        lines += ["", plans.build(0).source]
-    return "\n".join(lines)
+    return [plans.explain(), *(["", plans.build(0).source] if source else [])]
+
+
+def _saved(manifest: dict[str, Any], files: dict[str, bytes]) -> list[str]:
+    """What the plan file itself holds."""
+    made_for, plan = manifest["device"], manifest["plan"]
+    lines = [
+        f"saved plan {plan['name']!r}, fuseplan {manifest['release']}, for {made_for['kind']} ({made_for['arch']})"
+    ]
+    lines.append(f"canonical key {manifest['canonical_key'][:16]}, workspace {manifest['workspace_bytes']} bytes")
+    for k, launch in enumerate(manifest["launches"]):
+        what = launch.get("symbol") or launch.get("engine", "")
+        lines.append(f"  launch {k}: {launch['kind']} {launch['label'] or what}")
+    lines += [f"  file {name}: {len(data)} bytes, checksum verified" for name, data in files.items()]
+    return lines

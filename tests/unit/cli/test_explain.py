@@ -11,12 +11,17 @@ from fuseplan.cli.main import app
 from fuseplan.ir import serialize
 
 
-def saved_graph(folder: Path) -> Path:
+def small_graph() -> fuseplan.pygraph:
     flt = fuseplan.data_type.FLOAT
     g = fuseplan.pygraph(name="explained", io_data_type=flt, handle=fuseplan.create_handle(device="cpu"))
     x = g.tensor(dim=[4, 8, 8], name="x")
     y = g.relu(input=g.add(a=x, b=x), name="last")
     y.set_output(True)
+    return g
+
+
+def saved_graph(folder: Path) -> Path:
+    g = small_graph()
     g.validate()
     file = folder / "graph.json"
     file.write_text(serialize.dumps(g.graph))
@@ -41,3 +46,24 @@ def test_explain_missing_file_says_so(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["explain", str(tmp_path / "none.json")])
     assert done.exit_code == 2
     assert "no file" in done.output
+
+
+def test_explain_saved_plan_shows_what_the_file_holds(tmp_path: Path) -> None:
+    g = small_graph()
+    g.build()
+    (tmp_path / "plan.bin").write_bytes(bytes(g.serialize()))
+    done = CliRunner().invoke(app, ["explain", str(tmp_path / "plan.bin")])
+    assert done.exit_code == 0, done.output
+    for piece in ("saved plan", "launch 0", "canonical key", "ranking", "region 0"):
+        assert piece in done.output
+
+
+def test_explain_damaged_plan_says_so(tmp_path: Path) -> None:
+    g = small_graph()
+    g.build()
+    blob = bytearray(bytes(g.serialize()))
+    blob[len(blob) // 2] ^= 0xFF
+    (tmp_path / "plan.bin").write_bytes(bytes(blob))
+    done = CliRunner().invoke(app, ["explain", str(tmp_path / "plan.bin")])
+    assert done.exit_code == 1
+    assert "damaged" in done.output
