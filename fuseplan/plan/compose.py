@@ -18,8 +18,8 @@ ALIGNMENT = 256
 
 def compose(graph: Graph, device: Device, parts: Sequence[tuple[Region, Executable]]) -> Program:
     """The program of a graph from its regions in launch order."""
-    uids = [u for u in graph.input_uids if not graph.tensors[u].is_constant]
-    uids += [u for u in graph.output_uids if u not in uids]
+    inputs = (u for u in graph.input_uids if not graph.tensors[u].is_constant)
+    uids = tuple(dict.fromkeys((*inputs, *graph.output_uids)))
     slot_of = {uid: k for k, uid in enumerate(uids)}
     layout = lay_out(graph, [region for region, _ in parts])
     private = max((e.scratch_bytes for _, e in parts), default=0)
