@@ -52,6 +52,7 @@ def test_imports_go_one_way() -> None:
         ("plan/plan.py", "def f():\n    import json\n", "inside a function"),
         ("plan/plan.py", "import torch\n", "at module level"),
     ],
+    ids=lambda value: value if value.endswith(".py") else "",
 )
 def test_imports_wrong_arrow_is_seen(tmp_path: Path, file: str, text: str, message: str) -> None:
     empty = {"ops/schema.py": "", "plan/plan.py": "", "cli/main.py": "", "engines/two/emit.py": "", "extra.py": "",
@@ -100,6 +101,7 @@ NINE = ", ".join("abcdefghi")
         (f"class C:\n    def f(self, {NINE}): pass\n", "parameters of 9"),
         ("def f(a, b, c, d, e, f, *args, g=1, **rest): pass\n", "parameters of 9"),
     ],
+    ids=["file", "function", "class", "parameters", "method", "starred"],
 )
 def test_sizes_over_the_limit_are_seen(tmp_path: Path, text: str, message: str) -> None:
     plant(tmp_path, {"ir/graph.py": text})
@@ -136,6 +138,7 @@ def test_exported_names_are_sorted_and_complete() -> None:
         ('from fuseplan.a import x\n__all__ = ["x", "z"]\n', "names what is not there: z"),
         ("from fuseplan.a import x\n", "has no __all__"),
     ],
+    ids=["order", "left-out", "absent", "none"],
 )
 def test_exported_names_fault_is_seen(tmp_path: Path, text: str, message: str) -> None:
     found = export_violations(plant(tmp_path, {"__init__.py": text}))
@@ -157,6 +160,7 @@ def test_engines_are_named_in_the_registry_only() -> None:
         ("engines/two/engine.py", 'AVOID = {"one"}\n'),
         ("engines/registry.py", 'FIRST = "one"\nENGINES = ("one",)\n'),
     ],
+    ids=["name", "module", "package", "string", "sibling", "twice"],
 )
 def test_engine_named_elsewhere_is_seen(tmp_path: Path, file: str, text: str) -> None:
     right = {
