@@ -25,7 +25,7 @@ def shrink(graph: Graph, fails: Callable[[Graph], bool], max_tries: int = 400) -
                 break
             try:
                 still = fails(smaller)
-            except Exception:  # noqa: S112 - a different failure is not the one being shrunk
+            except Exception:  # a different failure is not the one being shrunk
                 continue
             if still:
                 graph, progress = smaller, True
