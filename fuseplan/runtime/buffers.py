@@ -75,7 +75,9 @@ def view_of(buffer: Any) -> View:
     Raises:
         BindError: it is none of these, or it has no plain memory
     """
-    if isinstance(buffer, int) and not isinstance(buffer, bool):
+    if isinstance(buffer, (int, np.integer)) and not isinstance(buffer, bool):
+        if not 0 <= int(buffer) < 1 << 64:
+            raise BindError(f"{buffer} is not an address", fix="pass the unsigned address of the first element")
         return View(int(buffer))
     if hasattr(buffer, "data_ptr"):
         return _of_torch(buffer)
@@ -87,7 +89,8 @@ def view_of(buffer: Any) -> View:
         return _of_python(buffer)
     if hasattr(type(buffer), "__dlpack__"):
         return _of_dlpack(buffer)
-    if isinstance(getattr(buffer, "__array_interface__", None), dict):
+    # a numpy scalar has this interface too, but over a copy that is gone at once
+    if not isinstance(buffer, np.generic) and isinstance(getattr(buffer, "__array_interface__", None), dict):
         return _of_interface(buffer.__array_interface__, "cpu", keep=buffer)
     raise BindError(
         f"an object of type {type(buffer).__name__} is not a buffer",
@@ -280,7 +283,8 @@ def encode_scalar(value: float | int | bool, t: DType) -> bytes:
         return int(value).to_bytes(t.itemsize, "little", signed=t.kind == "int")
     with np.errstate(over="ignore", invalid="ignore"):
         if t.bits >= 16 and t.name != "BFLOAT16":
-            return np.float64(value).astype(np.dtype(t.numpy_name)).tobytes()
+            data: bytes = np.float64(value).astype(np.dtype(t.numpy_name)).tobytes()
+            return data
         return _encode_narrow(float(value), t)
 
 

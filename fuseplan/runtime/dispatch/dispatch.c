@@ -138,13 +138,21 @@ static int prepare(const Dispatcher *d, Call *c, PyObject *pack, PyObject *works
   return 0;
 }
 
+static int read_stream(PyObject *number, void **stream) {
+  if (!PyLong_Check(number)) {
+    PyErr_Format(PyExc_TypeError, "a stream is an integer address, not a %s", Py_TYPE(number)->tp_name);
+    return -1;
+  }
+  *stream = PyLong_AsVoidPtr(number);
+  return PyErr_Occurred() ? -1 : 0;
+}
+
 static int read_arguments(PyObject *const *args, Py_ssize_t count, void **stream) {
   if (count != 3) {
     PyErr_SetString(PyExc_TypeError, "takes exactly three arguments: pack, workspace, stream");
     return -1;
   }
-  *stream = PyLong_AsVoidPtr(args[2]);
-  return PyErr_Occurred() ? -1 : 0;
+  return read_stream(args[2], stream);
 }
 
 static PyObject *dispatcher_execute(Dispatcher *d, PyObject *const *args, Py_ssize_t count) {
@@ -194,9 +202,7 @@ static PyObject *bound_call(Bound *self, PyObject *const *args, size_t flags, Py
 }
 
 static PyObject *bound_set_stream(Bound *self, PyObject *stream) {
-  void *address = PyLong_AsVoidPtr(stream);
-  if (PyErr_Occurred()) return NULL;
-  self->stream = address;
+  if (read_stream(stream, &self->stream)) return NULL;
   Py_RETURN_NONE;
 }
 

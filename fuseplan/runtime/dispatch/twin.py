@@ -43,6 +43,12 @@ def _new_frame(image: bytes) -> tuple[Any, int]:
     return memory, base
 
 
+def _stream_number(stream: object) -> int:
+    if not isinstance(stream, int):
+        raise TypeError(f"a stream is an integer address, not a {type(stream).__name__}")
+    return int(stream)
+
+
 class Dispatcher:
     """Runs one program; safe to call from several threads at once."""
 
@@ -53,11 +59,13 @@ class Dispatcher:
 
     def execute(self, pack: object, workspace: object, stream: int, /) -> None:
         """Check all buffers, then run."""
-        self.run(_Call(self, pack, workspace), int(stream))
+        number = _stream_number(stream)
+        self.run(_Call(self, pack, workspace), number)
 
     def bind(self, pack: object, workspace: object, stream: int, /) -> Bound:
         """Check once, for calls that check nothing."""
-        return Bound(self, _Call(self, pack, workspace), int(stream))
+        number = _stream_number(stream)
+        return Bound(self, _Call(self, pack, workspace), number)
 
     def run(self, call: _Call, stream: int) -> None:
         """Patch a copy of the blocks and run all steps."""
@@ -118,4 +126,4 @@ class Bound:
 
     def set_stream(self, stream: int, /) -> None:
         """Launch on this stream from now on."""
-        self._stream = int(stream)
+        self._stream = _stream_number(stream)

@@ -40,7 +40,10 @@ class CudaArray:
 
 
 def test_address_is_all_that_an_int_says() -> None:
-    assert view_of(12345)[:5] == (12345, None, None, "", 0)
+    assert view_of(12345)[:5] == view_of(np.int64(12345))[:5] == (12345, None, None, "", 0)
+    for number in (-1, 1 << 64):
+        with pytest.raises(BindError, match="is not an address"):
+            view_of(number)
 
 
 @pytest.mark.parametrize("t", [t for t in dtypes.ALL_TYPES.values() if t.numpy_name and t.name[:4] != "FAST"], ids=str)
@@ -109,7 +112,7 @@ def test_cuda_array_interface_is_seen() -> None:
     assert view_of(CudaArray())[:6] == (4096, 32 + 2 * 4 + 4, "FLOAT", "cuda", -1, False)
 
 
-@pytest.mark.parametrize("thing", ["text", None, 1.5, True, object()], ids=repr)
+@pytest.mark.parametrize("thing", ["text", None, 1.5, True, np.float32(1), object()], ids=repr)
 def test_what_is_no_buffer_is_refused(thing: object) -> None:
     with pytest.raises(BindError, match="is not a buffer"):
         view_of(thing)

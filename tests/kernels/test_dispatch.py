@@ -1,0 +1,166 @@
+"""Both dispatchers: what is accepted and what is refused; they must behave alike."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fuseplan import settings
+from fuseplan.errors import BindError, MisalignedError
+from fuseplan.runtime import toolchain
+from fuseplan.runtime.dispatch import make_dispatcher, twin
+from fuseplan.runtime.launch import Artifact
+from tests.kernels.dispatch_harness import SOURCE, Guarded, N, by_uid, dispatcher_of, scaled_program
+
+
+@pytest.fixture(params=["native", "python"], autouse=True)
+def kind(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The dispatcher in force."""
+    base = settings.Settings.from_environment()
+    settings.use(replace(base, dispatcher=request.param))
+    yield request.param
+    settings.use(None)
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Artifact:
+    """The compiled functions of SOURCE."""
+    return toolchain.compile_shared(SOURCE)
+
+
+def test_kind_of_dispatcher_is_the_one_asked_for(kernels: Artifact, kind: str) -> None:
+    assert isinstance(dispatcher_of(scaled_program(kernels)), twin.Dispatcher) == (kind == "python")
+
+
+@pytest.mark.parametrize("form", ["numpy", "torch", "parameter", "address", "memory", "uid", "dlpack"])
+def test_execute_computes_with_each_kind_of_buffer(kernels: Artifact, form: str) -> None:
+    g, d = Guarded(), dispatcher_of(scaled_program(kernels))
+    pack, work = g.pack(), g.work
+    if form in ("torch", "parameter"):
+        torch = pytest.importorskip("torch")
+        pack = {k: torch.from_numpy(v) if k != "s" else v for k, v in pack.items()}
+        if form == "parameter":
+            pack["a"] = torch.nn.Parameter(pack["a"])
+        work = torch.from_numpy(g.work)
+    elif form == "address":
+        pack = {k: v.ctypes.data if k != "s" else v for k, v in pack.items()}
+        work = g.work.ctypes.data
+    elif form == "memory":
+        pack.update(a=array.array("f", g.a), b=g.b.tobytes(), y=memoryview(g.y))
+        work = bytearray(4 * N)
+    elif form == "uid":
+        pack = by_uid(pack)
+        pack.update({99: object(), None: 1})  # unknown uids and None are ignored
+    elif form == "dlpack":
+        pack["a"] = type("Other", (), {"__dlpack__": g.a.__dlpack__, "__dlpack_device__": g.a.__dlpack_device__})()
+    for _ in range(2):
+        d.execute(pack, work, 0)
+        assert g.is_right()
+
+
+def test_defaults_are_used_where_the_pack_has_nothing(kernels: Artifact) -> None:
+    g = Guarded()
+    d = dispatcher_of(scaled_program(kernels), [None, g.b, None, None])
+    pack = g.pack()
+    del pack["b"]
+    d.execute(pack, g.work, 0)
+    assert g.is_right()
+    d.execute({"a": g.a, "y": g.y, "s": 2.5, "b": np.zeros(N, np.float32)}, g.work, 0)
+    np.testing.assert_array_equal(g.y, g.a * np.float32(2.5))
+
+
+def test_tensor_objects_are_keys_and_the_first_key_wins(kernels: Artifact) -> None:
+    g, program, tensor = Guarded(), scaled_program(kernels), object()
+    keys: list[tuple[object, ...]] = [(tensor, 1, "a"), (2, "b"), (3, "y"), (4, "s")]
+    d = make_dispatcher(program, keys, [None] * 4, by_uid)
+    d.execute({tensor: g.a, 1: np.zeros(N, np.float32), 2: g.b, 3: g.y, 4: 2.5}, g.work, 0)
+    assert g.is_right()
+
+
+REFUSALS: dict[str, tuple[Any, str]] = {
+    "missing": (lambda g: {k: v for k, v in g.pack().items() if k != "b"}, r"tensor 'b' \(uid 2\) has no buffer"),
+    "none": (lambda g: g.pack(b=None), r"tensor 'b' \(uid 2\) has no buffer"),
+    "list": (lambda g: [g.a, g.b, g.y], "not a dict"),
+    "unknown name": (lambda g: g.pack(z=g.a), "unknown name z"),
+    "type": (lambda g: g.pack(b=g.b.astype(np.float64)), r"'b' \(uid 2\) has type FLOAT, its buffer has DOUBLE"),
+    "byte order": (lambda g: g.pack(b=g.b.astype(">f4")), "its buffer has >f4"),
+    "short": (lambda g: g.pack(y=g.y[:-1]), r"'y' \(uid 3\) spans 32 bytes .* has 28"),
+    "strided short": (lambda g: g.pack(b=g.b[::-1]), r"'b' \(uid 2\) spans 32 bytes"),
+    "null": (lambda g: g.pack(b=0), r"'b' \(uid 2\) has a null address"),
+    "no buffer": (lambda g: g.pack(b="text"), r"'b' \(uid 2\): an object of type str is not a buffer"),
+    "float": (lambda g: g.pack(b=1.0), r"'b' \(uid 2\): an object of type float is not a buffer"),
+    "read-only": (lambda g: g.pack(y=bytes(4 * N)), r"'y' \(uid 3\) is an output, its buffer is read-only"),
+    "scalar type": (lambda g: g.pack(s=np.ones(1)), r"'s' \(uid 4\) has type FLOAT, its buffer has DOUBLE"),
+    "scalar integer": (lambda g: g.pack(s=2), r"'s' \(uid 4\) got the integer 2, which would be read as an address"),
+    "scalar empty": (lambda g: g.pack(s=np.ones(0, np.float32)), r"'s' \(uid 4\)"),
+    "negative address": (lambda g: g.pack(b=-5), r"'b' \(uid 2\)"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_bad_pack_is_refused_before_anything_is_written(kernels: Artifact, case: str) -> None:
+    make, message = REFUSALS[case]
+    g, d = Guarded(), dispatcher_of(scaled_program(kernels))
+    for call in (d.execute, d.bind):
+        with pytest.raises(BindError, match=message):
+            call(make(g), g.work, 0)
+        assert g.is_untouched()
+
+
+def test_torch_refusals_name_the_fault(kernels: Artifact) -> None:
+    torch = pytest.importorskip("torch")
+    g, d = Guarded(), dispatcher_of(scaled_program(kernels))
+    negated = torch.zeros(N, dtype=torch.cfloat).conj().imag
+    for tensor, message in (
+        (torch.zeros(N, dtype=torch.half), "its buffer has HALF"),
+        (torch.zeros(N, device="meta"), "meta device"),
+        (negated, "negated"),
+        (torch.zeros(N - 1), "its buffer has 28"),
+        (torch.zeros(1).expand(N), "its buffer has 4"),
+        (torch.zeros(N, N).to_sparse(), "sparse"),
+    ):
+        with pytest.raises(BindError, match=message):
+            d.execute(g.pack(b=tensor), g.work, 0)
+        assert g.is_untouched()
+
+
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        (None, "needs a workspace of 32 bytes, there is none"),
+        (np.zeros(N - 1, np.float32), "has 28 bytes, this plan needs 32"),
+        (np.zeros((N, 2), np.float32)[:, 0], "not contiguous"),
+        (0, "null address"),
+        ("text", "workspace: an object of type str is not a buffer"),
+        (bytes(4 * N), "read-only"),
+    ],
+    ids=repr,
+)
+def test_bad_workspace_is_refused_before_anything_is_written(kernels: Artifact, work: Any, message: str) -> None:
+    g, d = Guarded(), dispatcher_of(scaled_program(kernels))
+    with pytest.raises(BindError, match=message):
+        d.execute(g.pack(), work, 0)
+    assert g.is_untouched()
+
+
+def test_larger_buffers_and_other_dims_are_accepted(kernels: Artifact) -> None:
+    g, d = Guarded(), dispatcher_of(scaled_program(kernels))
+    d.execute(g.pack(a=g.a.reshape(2, 4), b=np.concatenate([g.b, g.b])), np.zeros(99, np.int8), 0)
+    assert g.is_right()
+
+
+def test_misaligned_address_has_its_own_error(kernels: Artifact) -> None:
+    g, d = Guarded(), dispatcher_of(scaled_program(kernels, alignment=64))
+    memory = np.zeros(N + 32, np.float32)
+    start = -(memory.ctypes.data // 4) % 16
+    d.execute(g.pack(y=memory[start : start + N]), g.work, 0)
+    g.work[:] = 7
+    for bad in (memory[start + 1 : start + 1 + N], memory.ctypes.data + 4 * (start + 1)):
+        with pytest.raises(MisalignedError, match="'y'.*not a multiple of 64"):
+            d.execute(g.pack(y=bad), g.work, 0)
+    assert g.is_untouched()
