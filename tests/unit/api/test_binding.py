@@ -37,7 +37,9 @@ SAME: dict[str, list[Call]] = {
     "relu": [
         lambda g, t: g.relu(t[0], 0.1, 0.0, 6.0, FLOAT, "n"),
         lambda g, t: g.relu(t[0], 0.1, 0.0, 6.0, "n", FLOAT),
-        lambda g, t: g.relu(input=t[0], negative_slope=0.1, lower_clip=0, upper_clip=6, name="n", compute_data_type=FLOAT),
+        lambda g, t: g.relu(
+            input=t[0], negative_slope=0.1, lower_clip=0, upper_clip=6, name="n", compute_data_type=FLOAT
+        ),
     ],
     "add": [
         lambda g, t: g.add(t[0], t[1], FLOAT, "n"),
