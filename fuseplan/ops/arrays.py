@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import array_api_compat
+import ml_dtypes
 import numpy as np
 
 from fuseplan.dtypes import DType
@@ -58,6 +59,12 @@ class ArrayNamespace:
             return torch.fmod(x, y)
         return np.fmod(x, y)
 
+    def sqrt(self, x: Array) -> Array:
+        """Square root, correctly rounded; PyTorch's float32 kernel for CPUs is not, so it goes through float64."""
+        if self.is_torch and x.device.type == "cpu" and x.dtype == self.base.float32:
+            return self.astype(self.base.sqrt(self.astype(x, self.base.float64)), x.dtype)
+        return self.base.sqrt(x)
+
     def is_integer(self, x: Array) -> bool:
         """Whether x has an integer type."""
         return bool(self.base.isdtype(x.dtype, "integral"))
@@ -72,15 +79,11 @@ class ArrayNamespace:
         return self.where(none, self.base.zeros_like(a), (a - rest) // safe)
 
     def matmul(self, a: Array, b: Array) -> Array:
-        """Matrix product over the last two axes; integers go through float64 where the library has no kernel for them."""
+        """Matrix product of the last two axes; through float64 where the library has no kernel for integers."""
         if self.is_torch and a.device.type != "cpu" and self.is_integer(a):
-            wide = self.dtype_of_name("float64")
+            wide = self.base.float64
             return self.astype(self.base.matmul(self.astype(a, wide), self.astype(b, wide)), a.dtype)
         return self.base.matmul(a, b)
-
-    def dtype_of_name(self, name: str) -> Any:
-        """The library's dtype by its array-API name."""
-        return getattr(self.base, name)
 
     def positions(self, n: int, like: Array, dtype: Any = None) -> Array:
         """0, 1, ... n-1 beside `like`, in int64 unless `dtype` says otherwise."""
@@ -104,9 +107,8 @@ def numpy_dtype(t: DType) -> np.dtype[Any]:
         raise KeyError(t.name)
     if t.numpy_name == "bool" or hasattr(np, t.numpy_name):
         return np.dtype(t.numpy_name)
-    import ml_dtypes
-
-    return np.dtype(getattr(ml_dtypes, t.numpy_name))
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, t.numpy_name))
+    return found
 
 
 def torch_dtype(t: DType) -> Any:

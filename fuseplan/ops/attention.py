@@ -20,7 +20,8 @@ O, STATS, MAX, SUM = "O", "Stats", "score_max", "score_sum_exp"  # noqa: E741 - 
 _ROW_RESULTS = (STATS, MAX, SUM)
 _LENGTHS = ("seq_len_q", "seq_len_kv")
 _UNAVAILABLE_PORTS = (
-    "block_mask", "paged_attention_k_table", "paged_attention_v_table", "cu_seq_len_q", "cu_seq_len_kv", "kv_mask", "rng_dump",
+    "block_mask", "paged_attention_k_table", "paged_attention_v_table", "cu_seq_len_q", "cu_seq_len_kv", "kv_mask",
+    "rng_dump",
 )  # fmt: skip
 _UNAVAILABLE_ATTRS = {  # attribute -> option as the caller knows it
     "has_dropout": "dropout",
@@ -72,7 +73,9 @@ def _prepare_band(bound: dict[str, Any]) -> None:
     window = bound.pop("sliding_window_length", None)
     if window is not None:
         if bound.get("diagonal_band_left_bound") is not None:
-            raise _contradiction("sliding_window_length and diagonal_band_left_bound are both given", "pass one of them")
+            raise _contradiction(
+                "sliding_window_length and diagonal_band_left_bound are both given", "pass one of them"
+            )
         bound["diagonal_band_left_bound"] = window
 
 
@@ -138,7 +141,9 @@ def _check_options(node: DraftNode, scores: Dims) -> None:
     if bias is not None:
         dim = bias.need_dim()
         if len(dim) != 4 or not broadcasts_to(dim, scores):
-            raise reject(node, f"bias has dims {list(dim)}, the scores {list(scores)}", "it must broadcast to the scores")
+            raise reject(
+                node, f"bias has dims {list(dim)}, the scores {list(scores)}", "it must broadcast to the scores"
+            )
         if bias.dtype is dtypes.BOOLEAN:
             raise cudnnGraphNotSupportedError(
                 f"node {node.name!r} (sdpa): bias {bias.name!r} is BOOLEAN, but it is added to the scores",
@@ -159,7 +164,9 @@ def _check_lengths(node: DraftNode, lengths: list[DraftTensor | None], batch: in
     if node.attrs.get("use_padding_mask"):
         for port, tensor in zip(_LENGTHS, lengths, strict=True):
             if tensor is None:
-                raise reject(node, f"use_padding_mask is set, but {port} is missing", f"pass {port}= as INT32 [B, 1, 1, 1]")
+                raise reject(
+                    node, f"use_padding_mask is set, but {port} is missing", f"pass {port}= as INT32 [B, 1, 1, 1]"
+                )
             if tensor.need_dim() not in ((batch, 1, 1, 1), (batch,)):
                 raise reject(node, f"{port} has dims {list(tensor.need_dim())}", f"give it dims {[batch, 1, 1, 1]}")
     elif any(lengths):
@@ -198,7 +205,7 @@ def _keep_mask(
 
 
 def _slopes(xp: ArrayNamespace, like: Array, heads: int) -> Array:
-    """ALiBi slopes [1, H, 1, 1]: powers of 2^(-8/n) for the first n = 2^floor(log2 H) heads, then odd ones of 2^(-4/n)."""
+    """ALiBi slopes [1, H, 1, 1]: powers of 2^(-8/n) for n = 2^floor(log2 H) heads, then odd powers of 2^(-4/n)."""
     n = 1 << (heads.bit_length() - 1)
     h = xp.positions(heads, like, like.dtype)
     exponent = xp.where(h < n, (h + 1) * (8.0 / n), (2 * (h - n) + 1) * (4.0 / n))
@@ -259,7 +266,7 @@ def _reference(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> 
 
 def _decompose(b: FragmentBuilder, view: NodeView, args: dict[str, int]) -> dict[str, int]:
     """One anchor value per result; its `ports` attribute names the arguments."""
-    attrs = {name: value for name, value in view.node.attrs if value is not None}
+    attrs: dict[str, Any] = {name: value for name, value in view.node.attrs if value is not None}
     made: dict[str, int] = {}
     for port in (O, *_ROW_RESULTS):
         out = view.output(port)

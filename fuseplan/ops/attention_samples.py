@@ -15,7 +15,7 @@ _Dims = tuple[int, ...]
 def _sample(
     id: str, q: _Dims = (_B, _H, _Q, _D), k: _Dims = (_B, _H, _KV, _D), v: _Dims = (_B, _H, _KV, _D), **more: Any
 ) -> Sample:  # fmt: skip
-    """A case with statistics; `ports` are further inputs, `results` the row results wanted, `io` the type of q, k, v, O."""
+    """A case with statistics; `ports`: further inputs, `results`: row results wanted, `io`: type of q, k, v, O."""
     io = more.pop("io", "FLOAT")
     attrs = {"generate_stats": True, "attn_scale_value": 0.35, **more.pop("attrs", {})}
     ports = more.pop("ports", {})
@@ -68,7 +68,9 @@ def _good() -> Iterable[Sample]:
     yield _sample("ones", q=(1, 1, 1, 1), k=(1, 1, 1, 1), v=(1, 1, 1, 1))
     yield _sample("huge", low=-1e4, high=1e4)
     bshd = (_Q * _H * _D, _D, _H * _D, 1)
-    yield _sample("bshd", ports={"q": ((_B, _H, _Q, _D), "FLOAT", bshd), "k": ((_B, _H, _KV, _D), "FLOAT", (0, 0, _D, 1))})
+    yield _sample(
+        "bshd", ports={"q": ((_B, _H, _Q, _D), "FLOAT", bshd), "k": ((_B, _H, _KV, _D), "FLOAT", (0, 0, _D, 1))}
+    )
 
 
 def _bad() -> Iterable[Sample]:

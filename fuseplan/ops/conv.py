@@ -72,7 +72,9 @@ def _infer(node: DraftNode) -> None:
     x, w = node.inputs[X].need_dim(), node.inputs[W].need_dim()
     shown = f"image {list(x)}, weight {list(w)}"
     if len(x) != len(w) or not 3 <= len(x) <= 5:
-        raise reject(node, f"image and weight must have the same rank, 3 to 5: {shown}", "dims are N, C, then spatial axes")
+        raise reject(
+            node, f"image and weight must have the same rank, 3 to 5: {shown}", "dims are N, C, then spatial axes"
+        )
     g = geometry(node.attrs)
     _check_geometry(node, g, len(x) - 2)
     if x[1] % w[1] or w[0] % (x[1] // w[1]):
@@ -83,7 +85,9 @@ def _infer(node: DraftNode) -> None:
         )
     spatial = out_extents(x, w, g)
     if any(e < 1 for e in spatial):
-        raise reject(node, f"output extents {list(spatial)} are not positive: {shown}", "add padding or use a smaller filter")
+        raise reject(
+            node, f"output extents {list(spatial)} are not positive: {shown}", "add padding or use a smaller filter"
+        )
     out = set_dim(node, Y, (x[0], w[0], *spatial))
     if out is not None and out.stride is None:
         out.stride = channels_last(out.need_dim())
@@ -110,15 +114,15 @@ def _reference(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> 
     filters, per_group, *taps = w.shape
     groups, spatial = channels // per_group, out.dim[2:]
     is_flipped = attrs.get("convolution_mode") == "CONVOLUTION"
-    padded, total = _pad(xp, x, g), None
+    padded, total, channel_axes = _pad(xp, x, g), None, (slice(None), slice(None))
     for tap in product(*map(range, taps)):
         window = tuple(
             slice(t * dil, t * dil + (e - 1) * step + 1, step)
             for t, dil, e, step in zip(tap, g.dilation, spatial, g.stride, strict=True)
         )
-        rows = xp.reshape(padded[(slice(None), slice(None), *window)], (batch, groups, per_group, prod(spatial)))
+        rows = xp.reshape(padded[channel_axes + window], (batch, groups, per_group, prod(spatial)))
         at = tuple(n - 1 - t for n, t in zip(taps, tap, strict=True)) if is_flipped else tap
-        kernel = xp.reshape(w[(slice(None), slice(None), *at)], (1, groups, filters // groups, per_group))
+        kernel = xp.reshape(w[channel_axes + at], (1, groups, filters // groups, per_group))
         part = xp.matmul(kernel, rows)
         total = part if total is None else total + part
     return {Y: xp.reshape(total, out.dim)}
@@ -161,7 +165,9 @@ def _samples() -> Iterable[Sample]:
     plain, one = _attrs((1, 1), (1, 1), (1, 1)), _attrs((0, 0), (1, 1), (1, 1))
     yield Sample("same-3x3", {X: nhwc, W: krsc}, plain)
     yield Sample("nchw", {X: ((1, 3, 5, 7), "FLOAT"), W: ((2, 3, 3, 2), "FLOAT")}, plain)
-    yield Sample("stride-dilation", {X: ((1, 3, 9, 8), "FLOAT"), W: ((2, 3, 3, 2), "FLOAT")}, _attrs((2, 1), (2, 3), (2, 3)))
+    yield Sample(
+        "stride-dilation", {X: ((1, 3, 9, 8), "FLOAT"), W: ((2, 3, 3, 2), "FLOAT")}, _attrs((2, 1), (2, 3), (2, 3))
+    )
     yield Sample("flipped", {X: nhwc, W: krsc}, {**plain, "convolution_mode": "CONVOLUTION"})
     yield Sample("grouped", {X: ((2, 6, 4, 4), "FLOAT"), W: ((4, 3, 2, 3), "FLOAT")}, plain)
     yield Sample("depthwise", {X: ((1, 5, 4, 4), "FLOAT"), W: ((5, 1, 3, 3), "FLOAT")}, plain)
@@ -172,7 +178,9 @@ def _samples() -> Iterable[Sample]:
     )  # fmt: skip
     yield Sample("one-axis", {X: ((2, 3, 11), "FLOAT"), W: ((4, 3, 3), "FLOAT")}, _attrs((1,), (2,), (1,)))
     yield Sample(
-        "three-axes", {X: ((1, 2, 3, 4, 5), "FLOAT"), W: ((2, 2, 2, 2, 3), "FLOAT")}, _attrs((1,) * 3, (1,) * 3, (1,) * 3)
+        "three-axes",
+        {X: ((1, 2, 3, 4, 5), "FLOAT"), W: ((2, 2, 2, 2, 3), "FLOAT")},
+        _attrs((1,) * 3, (1,) * 3, (1,) * 3),
     )
     yield Sample("half", {X: (nhwc[0], "HALF", nhwc[2]), W: (krsc[0], "HALF", krsc[2])}, plain, types={Y: "HALF"})
     yield Sample("bf16", {X: (nhwc[0], "BFLOAT16"), W: (krsc[0], "BFLOAT16")}, plain, types={Y: "BFLOAT16"})

@@ -29,7 +29,9 @@ def _infer(node: DraftNode) -> None:
     if len(a) != len(b) or len(a) < 2:
         raise reject(node, f"operands must have the same rank, at least 2: {shown}", "add leading axes of extent 1")
     if a[-1] != b[-2]:
-        raise reject(node, f"A has K = {a[-1]} columns, B has {b[-2]} rows: {shown}", "A is [.., M, K], B is [.., K, N]")
+        raise reject(
+            node, f"A has K = {a[-1]} columns, B has {b[-2]} rows: {shown}", "A is [.., M, K], B is [.., K, N]"
+        )
     try:
         batch = broadcast((a[:-2], b[:-2]))
     except ValueError as error:

@@ -44,7 +44,10 @@ define(  # table
         ),
         Pointwise("add_square", _AB, lambda xp, a, b: a + b * b, _emit_add_square, "a + b b.", 2, is_exact=True),
         Pointwise("max", _TWO, lambda xp, a, b: xp.maximum(a, b), _emit("max"), "The larger; NaN wins.", is_exact=True),
-        Pointwise("min", _TWO, lambda xp, a, b: xp.minimum(a, b), _emit("min"), "The smaller; NaN wins.", is_exact=True),
+        Pointwise(
+            "min", _TWO, lambda xp, a, b: xp.minimum(a, b), _emit("min"),
+            "The smaller; NaN wins.", is_exact=True,
+        ),
         Pointwise(
             "mod", _TWO, lambda xp, a, b: xp.fmod(a, b), _emit("mod"),
             "Remainder of input0 / input1 with the sign of input0.", 8, domain=_divisor("input1"),
@@ -54,13 +57,34 @@ define(  # table
             is_float_only=True, domain=Domain(low=0.1, high=3.0, huge=0.0, ranges={"input1": (-3.0, 3.0)}),
         ),
         Pointwise("bias", ("input", "bias"), lambda xp, a, b: a + b, _emit("add"), "input + bias.", is_exact=True),
-        Pointwise("scale", ("input", "scale"), lambda xp, a, b: a * b, _emit("mul"), "input times scale.", is_exact=True),
-        Pointwise("cmp_eq", _CMP, lambda xp, a, b: a == b, _emit("eq"), "1 where equal, else 0.", is_exact=True, domain=_TRUTH),
-        Pointwise("cmp_neq", _CMP, lambda xp, a, b: a != b, _emit("ne"), "1 where not equal.", is_exact=True, domain=_TRUTH),
-        Pointwise("cmp_gt", _CMP, lambda xp, a, b: a > b, _emit("gt"), "1 where input is more.", is_exact=True, domain=_TRUTH),
-        Pointwise("cmp_ge", _CMP, lambda xp, a, b: a >= b, _emit("ge"), "1 where not less.", is_exact=True, domain=_TRUTH),
-        Pointwise("cmp_lt", _CMP, lambda xp, a, b: a < b, _emit("lt"), "1 where input is less.", is_exact=True, domain=_TRUTH),
-        Pointwise("cmp_le", _CMP, lambda xp, a, b: a <= b, _emit("le"), "1 where not more.", is_exact=True, domain=_TRUTH),
+        Pointwise(
+            "scale", ("input", "scale"), lambda xp, a, b: a * b, _emit("mul"),
+            "input times scale.", is_exact=True,
+        ),
+        Pointwise(
+            "cmp_eq", _CMP, lambda xp, a, b: a == b, _emit("eq"),
+            "1 where equal, else 0.", is_exact=True, domain=_TRUTH,
+        ),
+        Pointwise(
+            "cmp_neq", _CMP, lambda xp, a, b: a != b, _emit("ne"),
+            "1 where not equal.", is_exact=True, domain=_TRUTH,
+        ),
+        Pointwise(
+            "cmp_gt", _CMP, lambda xp, a, b: a > b, _emit("gt"),
+            "1 where input is more.", is_exact=True, domain=_TRUTH,
+        ),
+        Pointwise(
+            "cmp_ge", _CMP, lambda xp, a, b: a >= b, _emit("ge"),
+            "1 where not less.", is_exact=True, domain=_TRUTH,
+        ),
+        Pointwise(
+            "cmp_lt", _CMP, lambda xp, a, b: a < b, _emit("lt"),
+            "1 where input is less.", is_exact=True, domain=_TRUTH,
+        ),
+        Pointwise(
+            "cmp_le", _CMP, lambda xp, a, b: a <= b, _emit("le"),
+            "1 where not more.", is_exact=True, domain=_TRUTH,
+        ),
         Pointwise(
             "logical_and", _AB, lambda xp, a, b: (a != 0) & (b != 0), _emit("and_"),
             "1 where both are not 0.", is_exact=True, domain=_TRUTH,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from fuseplan.errors import InvalidGraphError
@@ -43,53 +44,60 @@ class Domain:
     bad_attrs: tuple[Mapping[str, AttrValue], ...] = ()
 
 
-def samples_of(
-    ports: tuple[str, ...], domain: Domain, *, is_float_only: bool
-) -> Callable[[], Iterable[Sample]]:  # fmt: skip
-    """The sample function of an op with these input ports."""
+@dataclass(frozen=True)
+class _Cases:
+    """The cases of one op."""
 
-    def inputs(dims: Iterable[tuple[int, ...]], type_name: str = "FLOAT", *strides: Any) -> dict[str, tuple[Any, ...]]:
-        return {p: (d, type_name, *strides) for p, d in zip(ports, dims, strict=False)}
+    ports: tuple[str, ...]
+    domain: Domain
+    is_float_only: bool
 
-    def sample(id: str, ins: dict[str, tuple[Any, ...]], turn: int = 0, **more: Any) -> Sample:
+    def inputs(self, dims: Iterable[tuple[int, ...]], kind: str = "FLOAT", *stride: Any) -> dict[str, tuple[Any, ...]]:
+        return {p: (d, kind, *stride) for p, d in zip(self.ports, dims, strict=False)}
+
+    def sample(self, id: str, inputs: dict[str, tuple[Any, ...]], turn: int = 0, **more: Any) -> Sample:
+        domain = self.domain
         known: dict[str, Any] = {
             "attrs": domain.attr_sets[turn % len(domain.attr_sets)],
             "low": domain.low,
             "high": domain.high,
             "ranges": domain.ranges,
         }
-        return Sample(id, ins, **{**known, **more})
+        return Sample(id, inputs, **{**known, **more})
 
-    def samples() -> Iterable[Sample]:
-        unary = len(ports) == 1
-        same = [(4, 6, 5)] * len(ports)
+    def good(self) -> Iterable[Sample]:
+        domain, make, inputs = self.domain, self.sample, self.inputs
+        odd, same = _DIMS["odd"], [(4, 6, 5)] * len(self.ports)
         for turn in range(len(domain.attr_sets)):
-            yield sample(f"odd-{turn}" if turn else "odd", inputs(_DIMS["odd"]), turn)
-        for id in ("ones", *(() if unary else ("ranks", "first-smaller", "scalars"))):
-            yield sample(id, inputs(_DIMS[id]))
-        yield sample("transposed", inputs(same, "FLOAT", (1, 4, 24)), 1)
-        yield sample("zero-stride", inputs(same, "FLOAT", (0, 5, 1)), 2)
-        yield sample("half", inputs(_DIMS["odd"], "HALF"), 1, types={OUT: "HALF"})
-        yield sample("bf16", inputs(same, "BFLOAT16"), 2, types={OUT: "BFLOAT16"})
+            yield make(f"odd-{turn}" if turn else "odd", inputs(odd), turn)
+        for id in ("ones", *(("ranks", "first-smaller", "scalars") if len(self.ports) > 1 else ())):
+            yield make(id, inputs(_DIMS[id]))
+        yield make("transposed", inputs(same, "FLOAT", (1, 4, 24)), 1)
+        yield make("zero-stride", inputs(same, "FLOAT", (0, 5, 1)), 2)
+        yield make("half", inputs(odd, "HALF"), 1, types={OUT: "HALF"})
+        yield make("bf16", inputs(same, "BFLOAT16"), 2, types={OUT: "BFLOAT16"})
         if domain.huge:
             low = -domain.huge if domain.low < 0 else domain.low
-            yield sample("huge", inputs(_DIMS["odd"]), low=low, high=domain.huge)
-        if not is_float_only:
-            yield sample("int32", inputs(_DIMS["odd"], "INT32"), types={OUT: "INT32"}, compute="INT32")
+            yield make("huge", inputs(odd), low=low, high=domain.huge)
+        if not self.is_float_only:
+            yield make("int32", inputs(odd, "INT32"), types={OUT: "INT32"}, compute="INT32")
         if domain.is_logical:
-            yield sample("boolean", inputs(_DIMS["odd"], "BOOLEAN"), types={OUT: "BOOLEAN"}, compute="BOOLEAN")
-            yield sample("boolean-out", inputs(same), types={OUT: "BOOLEAN"})
-        yield from _failures(unary)
+            yield make("boolean", inputs(odd, "BOOLEAN"), types={OUT: "BOOLEAN"}, compute="BOOLEAN")
+            yield make("boolean-out", inputs(same), types={OUT: "BOOLEAN"})
 
-    def _failures(unary: bool) -> Iterable[Sample]:
-        bad = InvalidGraphError
-        yield sample("output-dims-wrong", inputs(_DIMS["odd"]), outputs={OUT: (3, 5, 6)}, fails=bad)
-        if is_float_only:
-            yield sample("integer-compute", inputs(_DIMS["odd"], "INT32"), compute="INT32", fails=bad)
-        for turn, attrs in enumerate(domain.bad_attrs):
-            yield sample(f"bad-attributes-{turn}", inputs(_DIMS["odd"]), attrs=attrs, fails=bad)
-        if not unary:
-            yield sample("inputs-disagree", inputs(((3, 4), (3, 5), (3, 4))), fails=bad)
-            yield sample("no-stride-rule", inputs(((4, 1), (1, 5), (1, 1))), fails=bad)
+    def bad(self) -> Iterable[Sample]:
+        make, inputs, fails, odd = self.sample, self.inputs, InvalidGraphError, _DIMS["odd"]
+        yield make("output-dims-wrong", inputs(odd), outputs={OUT: (3, 5, 6)}, fails=fails)
+        if self.is_float_only:
+            yield make("integer-compute", inputs(odd, "INT32"), compute="INT32", fails=fails)
+        for turn, attrs in enumerate(self.domain.bad_attrs):
+            yield make(f"bad-attributes-{turn}", inputs(odd), attrs=attrs, fails=fails)
+        if len(self.ports) > 1:
+            yield make("inputs-disagree", inputs(((3, 4), (3, 5), (3, 4))), fails=fails)
+            yield make("no-stride-rule", inputs(((4, 1), (1, 5), (1, 1))), fails=fails)
 
-    return samples
+
+def samples_of(ports: tuple[str, ...], domain: Domain, *, is_float_only: bool) -> Callable[[], Iterable[Sample]]:
+    """The sample function of an op with these input ports."""
+    cases = _Cases(ports, domain, is_float_only)
+    return lambda: chain(cases.good(), cases.bad())

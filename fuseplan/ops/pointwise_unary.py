@@ -114,7 +114,9 @@ def _check_relu(node: DraftNode) -> None:
         for name in ("negative_slope", "lower_clip", "upper_clip"):
             value = node.attrs.get(name)
             if isinstance(value, float) and not value.is_integer():
-                raise reject(node, f"{name} is {value} in {node.compute.name} arithmetic", "set compute_data_type to FLOAT")
+                raise reject(
+                    node, f"{name} is {value} in {node.compute.name} arithmetic", "set compute_data_type to FLOAT"
+                )
 
 
 def _leaky_relu(xp: ArrayNamespace, x: Array, *, negative_slope: float) -> Array:
@@ -129,9 +131,13 @@ def _check_gen_index(node: DraftNode) -> None:
     x, out, axis = node.inputs["input"], node.outputs["OUT_0"], node.attrs["axis"]
     rank = len(x.need_dim())
     if not isinstance(axis, int) or not -rank <= axis < rank:
-        raise reject(node, f"axis {axis} is not an axis of a tensor of rank {rank}", f"give an axis from 0 to {rank - 1}")
+        raise reject(
+            node, f"axis {axis} is not an axis of a tensor of rank {rank}", f"give an axis from 0 to {rank - 1}"
+        )
     if out.dim is not None and out.dim != x.dim:
-        raise reject(node, f"output {out.name!r} has dims {list(out.dim)}, the input {list(x.need_dim())}", "make them equal")
+        raise reject(
+            node, f"output {out.name!r} has dims {list(out.dim)}, the input {list(x.need_dim())}", "make them equal"
+        )
 
 
 def _gen_index(xp: ArrayNamespace, x: Array, *, axis: int) -> Array:
@@ -192,9 +198,13 @@ define(  # table
             "reciprocal", _IN, lambda xp, x: 1 / x, lambda b, x: b.emit("div", b.const(1.0), x),
             "One over x.", is_exact=True, is_float_only=True,
         ),
-        Pointwise("identity", _IN, lambda xp, x: x, _emit("cast"), "Copy, and conversion to the output's type.", is_exact=True),
         Pointwise(
-            "logical_not", _IN, lambda xp, x: x == 0, _emit("not_"), "1 where x is 0, else 0.", is_exact=True, domain=_TRUTH
+            "identity", _IN, lambda xp, x: x, _emit("cast"),
+            "Copy, and conversion to the output's type.", is_exact=True,
+        ),
+        Pointwise(
+            "logical_not", _IN, lambda xp, x: x == 0, _emit("not_"), "1 where x is 0, else 0.",
+            is_exact=True, domain=_TRUTH,
         ),
         Pointwise("sigmoid", _IN, sigmoid_reference, emit_sigmoid, "1 / (1 + e^-x).", 6, is_float_only=True),
         Pointwise("elu", _IN, _elu, _emit_elu, "x where positive, else e^x - 1.", 8, is_float_only=True),
@@ -220,8 +230,9 @@ define(  # table
             domain=Domain(attr_sets=_SLOPES.attr_sets, bad_attrs=({"negative_slope": None},)),
         ),
         Pointwise(
-            "gen_index", _IN, _gen_index, _emit_gen_index, "Each element's own index along an axis; input values are ignored.",
-            0, is_exact=True, domain=_AXES, check=_check_gen_index, needs_rank=True, attrs=(Attr("axis", "int", is_required=True),),
+            "gen_index", _IN, _gen_index, _emit_gen_index,
+            "Each element's own index along an axis; input values are ignored.", 0, is_exact=True, domain=_AXES,
+            check=_check_gen_index, needs_rank=True, attrs=(Attr("axis", "int", is_required=True),),
         ),
     )
 )  # fmt: skip

@@ -28,7 +28,9 @@ def _infer(node: DraftNode) -> None:
         raise reject(node, f"NORM2 has no meaning in {node.compute.name}", "set compute_data_type to FLOAT")
     if y.dim is None:
         raise reject(
-            node, f"dims of output {y.name!r} are not set, so the reduced axes are not known", "call set_dim or pass out_dims"
+            node,
+            f"dims of output {y.name!r} are not set, so the reduced axes are not known",
+            "call set_dim or pass out_dims",
         )
     if len(y.dim) != len(x) or any(e not in (1, d) for e, d in zip(y.dim, x, strict=True)):
         raise reject(

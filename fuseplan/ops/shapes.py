@@ -10,9 +10,9 @@ Dims = tuple[int, ...]
 
 
 def keep_order(dim: Dims, like: Dims) -> Dims:
-    """Packed strides over `dim` whose axis order, fastest to slowest, is that of the strides `like`."""
+    """Packed strides over `dim` with the axes in the order of the strides `like`; a stride of 0 counts as slowest."""
     lead = len(dim) - len(like)
-    order = sorted(range(lead, len(dim)), key=lambda axis: (like[axis - lead], -axis))
+    order = sorted(range(lead, len(dim)), key=lambda axis: (like[axis - lead] or 1 << 62, -axis))
     return packed_stride(dim, (*order, *range(lead - 1, -1, -1)))
 
 
@@ -69,5 +69,7 @@ def check_scalar(node: DraftNode, port: str) -> None:
     tensor = node.inputs.get(port)
     if tensor is not None and any(d != 1 for d in tensor.need_dim()):
         raise reject(
-            node, f"input {port!r} ({tensor.name!r}) has dims {list(tensor.need_dim())}", "give it one element: all dims 1"
+            node,
+            f"input {port!r} ({tensor.name!r}) has dims {list(tensor.need_dim())}",
+            "give it one element: all dims 1",
         )

@@ -1,0 +1,70 @@
+"""Attention from PyTorch's own function, with the mask written element by element."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from fuseplan.ops.schema import NodeView
+
+T = Any  # a torch.Tensor
+
+
+def _slope(head: int, heads: int) -> float:
+    n = 2 ** math.floor(math.log2(heads))
+    return math.pow(2, -8 * (head + 1) / n) if head < n else math.pow(2, -8 * (2 * (head - n) + 1) / (2 * n))
+
+
+def additive_mask(attrs: dict[str, Any], a: dict[str, T], shape: tuple[int, int, int, int]) -> T:
+    """What is added to the scaled scores: bias, ALiBi, and minus infinity where a key is out of reach."""
+    heads, num_q, num_kv = shape[1:]
+    mask = torch.zeros(shape, dtype=a["q"].dtype)
+    if "bias" in a:
+        mask = mask + a["bias"]
+    right, left = attrs["diagonal_band_right_bound"], attrs["diagonal_band_left_bound"]
+    for b, h, r, c in product(*map(range, shape)):
+        len_q, len_kv = num_q, num_kv
+        if attrs["use_padding_mask"]:
+            len_q, len_kv = int(a["seq_len_q"].flatten()[b]), int(a["seq_len_kv"].flatten()[b])
+        shift = len_kv - len_q if attrs["diagonal_alignment"] == "BOTTOM_RIGHT" else 0
+        if attrs["use_alibi_mask"]:
+            mask[b, h, r, c] += _slope(h, heads) * (c - r)
+        if attrs["use_padding_mask"] and (r >= len_q or c >= len_kv):
+            mask[b, h, r, c] = -math.inf
+        if right is not None and c > r + right + shift:
+            mask[b, h, r, c] = -math.inf
+        if left is not None and c + left <= r + shift:
+            mask[b, h, r, c] = -math.inf
+    return mask
+
+
+def sdpa(view: NodeView, a: dict[str, T]) -> dict[str, T]:
+    """O and the row statistics."""
+    attrs: dict[str, Any] = dict(view.node.attrs)
+    q = a["q"]
+    heads = q.shape[1]
+    k, v = (a[p].repeat_interleave(heads // a[p].shape[1], dim=1) for p in "kv")
+    scale = float(a["attn_scale"]) if "attn_scale" in a else attrs["attn_scale_value"]
+    scale = 1.0 if scale is None else scale
+    mask = additive_mask(attrs, a, (q.shape[0], heads, q.shape[2], k.shape[2]))
+    if "sink_token" in a:  # one more key with score `sink` and a value row of zeros
+        column = a["sink_token"].expand(q.shape[0], heads, q.shape[2], 1)
+        mask = torch.cat([mask, column], dim=3)
+        k = torch.cat([k, torch.zeros_like(k[:, :, :1])], dim=2)
+        v = torch.cat([v, torch.zeros_like(v[:, :, :1])], dim=2)
+    scores = torch.einsum("bhrd,bhcd->bhrc", q, k) * scale + mask
+    empty = (mask == -math.inf).all(dim=3, keepdim=True)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=torch.where(empty, 0.0, mask), scale=scale)
+    top = scores.amax(dim=3, keepdim=True)
+    stats = torch.logsumexp(scores, dim=3, keepdim=True)
+    if attrs["use_padding_mask"]:
+        rows = torch.arange(q.shape[2]).reshape(1, 1, -1, 1)
+        stats = torch.where(rows >= a["seq_len_q"].reshape(-1, 1, 1, 1), -math.inf, stats)
+    if attrs["stats_use_log2"]:
+        stats = stats * math.log2(math.e)
+    total = torch.exp(scores - torch.where(top == -math.inf, 0.0, top)).sum(dim=3, keepdim=True)
+    return {"O": torch.where(empty, 0.0, out), "Stats": stats, "score_max": top, "score_sum_exp": total}

@@ -1,0 +1,65 @@
+"""Decompositions evaluated in float32 are right by the rule that engines are held to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fuseplan.ops import judge
+from fuseplan.ops.arrays import numpy_namespace, torch_namespace
+from fuseplan.ops.casts import narrow
+from fuseplan.ops.schema import FragmentBuilder, NodeView, OpSchema, Sample, schema_of
+from tests.ops.cases import Case, case_id, cases, make_case, run_reference
+from tests.ops.primitive_interpreter import run_decomposition
+
+DECOMPOSED = cases(lambda op, s: s.fails is None and op.family != "attention")
+ATTENTION = cases(lambda op, s: s.fails is None and op.family == "attention")
+
+
+def float32_type(t: Any) -> Any:
+    return np.float32 if t.is_float else np.int32
+
+
+def judge_results(case: Case, results: dict[int, Any]) -> judge.Verdict:
+    """The rule's verdict on results by uid, rounded to their tensors' types first."""
+    view, xp = case.view, numpy_namespace()
+    with np.errstate(all="ignore"):
+        rounded = {uid: narrow(xp, x, view.graph.tensors[uid].dtype) for uid, x in results.items()}
+        return judge.judge(view.graph, {uid: case.inputs[port] for port, uid in view.node.inputs}, rounded)
+
+
+def verdict(schema: OpSchema, case: Case) -> judge.Verdict:
+    """The rule's verdict on the primitives, each rounded to float32."""
+    made = run_decomposition(schema, case.view, case.widened(judge=False), scalar=float32_type)
+    return judge_results(case, {uid: made[port] for port, uid in case.view.node.outputs})
+
+
+@pytest.mark.parametrize(("schema", "sample"), DECOMPOSED, ids=case_id)
+def test_decomposition_in_float32_is_right(schema: OpSchema, sample: Sample) -> None:
+    found = verdict(schema, make_case(schema, sample))
+    assert found.is_right, found.message
+
+
+@pytest.mark.parametrize(("schema", "sample"), ATTENTION, ids=case_id)
+def test_attention_reference_over_torch_in_float32_is_right(schema: OpSchema, sample: Sample) -> None:
+    case = make_case(schema, sample)
+    view, made = case.view, run_reference(schema, case, torch_namespace(), judge=False)
+    found = judge_results(case, {uid: made[port] for port, uid in view.node.outputs})
+    assert found.is_right, found.message
+
+
+def naive_elu(b: FragmentBuilder, view: NodeView, args: dict[str, int]) -> dict[str, int]:
+    x = args["input"]
+    minus = b.emit("sub", b.emit("exp", x), b.const(1.0))
+    return {"OUT_0": b.emit("select", b.emit("gt", x, b.const(0.0)), x, minus)}
+
+
+def test_inaccurate_decomposition_is_not_right() -> None:
+    schema = schema_of("elu")
+    case = make_case(schema, next(s for s in schema.samples() if s.id == "odd"))
+    near_zero = Case(case.view, {"input": (case.inputs["input"] * 1e-4).astype(np.float32)})
+    assert verdict(schema, near_zero).is_right
+    assert not verdict(replace(schema, decompose=naive_elu), near_zero).is_right
