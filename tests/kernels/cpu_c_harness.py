@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fuseplan.dtypes import BFLOAT16, BOOLEAN, DOUBLE, FLOAT, HALF, DType
+from fuseplan.dtypes import BFLOAT16, BOOLEAN, DOUBLE, FLOAT, HALF, INT32, DType
 from fuseplan.engines.base import Executable
 from fuseplan.engines.cpu_c.engine import ENGINE
 from fuseplan.ir.graph import AttrValue, Graph, packed_stride, span_elements
@@ -151,7 +151,10 @@ def interpret(region: Region, inputs: Sequence[Array], exact: bool = False) -> l
 
 
 def _evaluated_in(compute: DType) -> DType:
-    return FLOAT if compute in (HALF, BFLOAT16) else compute
+    """Half types run in float, small integers and truth values in 32 bits; each result is rounded afterwards."""
+    if compute in (HALF, BFLOAT16):
+        return FLOAT
+    return INT32 if compute.bits == 8 else compute
 
 
 def _converted(x: Array, compute: DType, kind: Any) -> Array:

@@ -27,7 +27,7 @@ def reduced_axes(region: Region, value: int) -> tuple[int, ...]:
     v = region.values[value]
     axes: tuple[int, ...] = v.attr("axes")  # type: ignore[assignment]
     dim = region.values[v.args[0]].dim
-    return tuple([a for a in axes if dim[a] != 1])
+    return tuple(sorted([a for a in axes if dim[a] != 1]))
 
 
 def element_operands(region: Region) -> list[int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fuseplan.codegen import c_expr
 from fuseplan.codegen.writer import LineWriter, node_numbers, operand_names
 from fuseplan.dtypes import INT64, DType
-from fuseplan.engines.cpu_c.emit_axes import LoopAxis, effective_stride
+from fuseplan.engines.cpu_c.emit_axes import LoopAxis
 from fuseplan.ir.region import Region, Role, Value
 from fuseplan.runtime.launch import Patch, PatchKind
 
@@ -94,7 +94,7 @@ class Scope:
         self.numbers = node_numbers(region.values)
         self.index = [f"i{k}" for k in range(len(self.axes))]
         self._walks: dict[int, Walk] = {}
-        self._stored = {operand for _, operand in region.stores}
+        self._fastest = [axis.members[-1] for axis in self.axes]
 
     def extent(self, loop: int) -> str:
         return self.args.number(f"n{loop}", self.axes[loop].extent)
@@ -107,16 +107,16 @@ class Scope:
         """Strides of an operand over the loops: those of each loop's fastest axis."""
         found = self._walks.get(operand)
         if found is None:
-            stride = effective_stride(self.region.operands[operand])
-            strides = tuple([stride[axis.members[-1]] for axis in self.axes])
+            o = self.region.operands[operand]
+            strides = tuple([o.stride[a] if o.dim[a] != 1 else 0 for a in self._fastest])
             found = self._walks[operand] = Walk(self.names[operand], strides)
         return found
 
-    def offset(self, walk: Walk, skip: int = -1) -> str:
-        """Element offset at the current position, without loop `skip`."""
+    def offset(self, walk: Walk) -> str:
+        """Element offset at the current position."""
         terms = []
         for k, stride in enumerate(walk.strides):
-            if stride and k != skip:
+            if stride:
                 terms.append(self.term(self.index[k], f"{walk.prefix}_s{k}", stride))
         return " + ".join(terms) or "0"
 

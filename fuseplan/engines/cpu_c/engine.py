@@ -108,6 +108,8 @@ def _op_refusal(region: Region) -> str:
             return f"value {i} reduces with mode {v.attr('mode')!r}, which this engine does not emit"
         if v.op == "conv_fprop" and not 3 <= len(v.dim) <= 5:
             return f"value {i} convolves {len(v.dim) - 2} spatial axes, this engine takes 1 to 3"
+        if v.op == "conv_fprop" and len(v.attr("stride")) != len(v.dim) - 2:  # type: ignore[arg-type]
+            return f"value {i} convolves fewer axes than the region has behind the channels"
         if v.op in ANCHORS and v.compute.name == "BOOLEAN":
             return f"value {i} ({v.op}) computes in BOOLEAN, which has no sum of products"
     return ""
