@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import array_api_compat
+import array_api_compat.numpy
 import ml_dtypes
 import numpy as np
 
@@ -123,9 +124,7 @@ def torch_dtype(t: DType) -> Any:
 
 def numpy_namespace() -> ArrayNamespace:
     """The adapter over NumPy."""
-    import array_api_compat.numpy as base
-
-    return ArrayNamespace(base)
+    return ArrayNamespace(array_api_compat.numpy)
 
 
 def torch_namespace() -> ArrayNamespace:
