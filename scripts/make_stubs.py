@@ -47,7 +47,7 @@ TYPES = {
 
 def stub_text() -> str:
     """The stub file for the ops that are registered now."""
-    return HEADER + "\n".join(_method(schema) for schema in all_schemas())
+    return (HEADER + "\n".join(_method(schema) for schema in all_schemas())).rstrip() + "\n"
 
 
 def _method(schema: OpSchema) -> str:
@@ -64,7 +64,7 @@ def _method(schema: OpSchema) -> str:
     body = f'\n        """{doc}\n        """\n'
     if len(heads) == 1:
         return heads[0] + body
-    return "\n".join(f"    @overload\n{head}{body if i == 0 else ' ...'}" for i, head in enumerate(heads)) + "\n"
+    return "\n".join(f"    @overload\n{head}{body if i == 0 else ' ...'}" for i, head in enumerate(heads))
 
 
 def _head(form: CallForm, order: tuple[str, ...] | None, result: str) -> str:

@@ -233,7 +233,6 @@ class OpMethods(Construction):
         name: str | None = ...,
         out_dims: OutDims | None = ...,
     ) -> Tensor: ...
-
     def cos(
         self,
         input: TensorLike,
@@ -373,7 +372,6 @@ class OpMethods(Construction):
         *,
         out_dims: OutDims | None = ...,
     ) -> Tensor: ...
-
     def identity(
         self,
         input: TensorLike,
@@ -420,7 +418,6 @@ class OpMethods(Construction):
         name: str | None = ...,
         out_dims: OutDims | None = ...,
     ) -> list[Any]: ...
-
     @overload
     def leaky_relu(
         self,
@@ -447,7 +444,6 @@ class OpMethods(Construction):
         *,
         out_dims: OutDims | None = ...,
     ) -> Tensor: ...
-
     def log(
         self,
         input: TensorLike,
@@ -653,7 +649,6 @@ class OpMethods(Construction):
         name: str | None = ...,
         out_dims: OutDims | None = ...,
     ) -> Tensor: ...
-
     @overload
     def relu(
         self,
@@ -684,7 +679,6 @@ class OpMethods(Construction):
         *,
         out_dims: OutDims | None = ...,
     ) -> Tensor: ...
-
     @overload
     def rmsnorm(
         self,
@@ -717,7 +711,6 @@ class OpMethods(Construction):
         name: str | None = ...,
         out_dims: OutDims | None = ...,
     ) -> list[Any]: ...
-
     def rsqrt(
         self,
         input: TensorLike,
@@ -898,7 +891,6 @@ class OpMethods(Construction):
         *,
         out_dims: OutDims | None = ...,
     ) -> Tensor: ...
-
     def tan(
         self,
         input: TensorLike,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fuseplan.api.node import draft_tensor
 from fuseplan.api.op_methods import OpMethods
 from fuseplan.api.tensor import Tensor
-from fuseplan.errors import InvalidGraphError
+from fuseplan.errors import InvalidGraphError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import DraftTensor, Graph, GraphBuilder
 from fuseplan.ops import infer
 
@@ -44,6 +44,8 @@ class Validation(OpMethods):
             draft = draft_tensor(tensor, drafts)
             if tensor._uid in layouts:
                 draft.dim, draft.stride = layouts[tensor._uid]
+        for tensor in {t: None for n in self.node_list for t in (*n.inputs.values(), *n.outputs.values())}:
+            _refuse_layout(tensor)
         builder = GraphBuilder(self.name, self.io_dtype, self.intermediate_dtype, self.compute_dtype)
         builder.nodes = [node.draft(drafts) for node in self.node_list]
         infer.complete(builder)
@@ -57,3 +59,19 @@ class Validation(OpMethods):
     def structure_key(self) -> str:
         """Digest of the graph without dims and strides; set in `inspection`."""
         raise NotImplementedError
+
+
+def _refuse_layout(tensor: Tensor) -> None:
+    """Refuse layouts that dims and strides do not describe. Raises cudnnGraphNotSupportedError."""
+    what = ""
+    if tensor._ragged_offset is not None:
+        what = "ragged offsets"
+    elif tensor._reordering not in (None, "NONE"):
+        what = f"reordering type {tensor._reordering}"
+    elif tensor._vector[0] != 1:
+        what = f"vectors of {tensor._vector[0]} elements"
+    if what:
+        raise cudnnGraphNotSupportedError(
+            f"tensor {tensor._name!r} has {what}, which no engine here reads",
+            fix="lay the tensor out by dims and strides alone, for instance padded instead of ragged",
+        )

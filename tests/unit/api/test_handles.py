@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -150,7 +151,8 @@ def test_cuda_graph_retention_is_the_constructors_else_per_graph() -> None:
 
 def test_versions_are_numbers_that_programs_compare() -> None:
     assert cudnn.backend_version() == 91900 and cudnn.backend_version_string() == "9.19.0"
-    assert cudnn.__version__ == "0.1.0"
+    project = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'\nversion = "{cudnn.__version__}"\n' in project
     assert isinstance(cudnn.sdpa_capabilities(), frozenset)
     with pytest.raises(RuntimeError, match="no native library"):
         cudnn.get_last_error_string()

@@ -161,3 +161,20 @@ def test_cost_of_building_and_validating_is_linear_and_small() -> None:
         return time.perf_counter() - start
 
     assert min(seconds(5000) for _ in range(3)) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda g, x: x.set_ragged_offset(g.tensor([3])), "ragged offsets"),
+        (lambda g, x: x.set_reordering_type(cudnn.tensor_reordering.F8_128x4), "F8_128x4"),
+        (lambda g, x: x.set_vector_count_and_dimension(4, 1), "vectors of 4"),
+    ],
+)
+def test_layout_beyond_dims_and_strides_is_not_supported(
+    change: Callable[[cudnn.pygraph, cudnn.Tensor], object], named: str
+) -> None:
+    g, x, *_ = simple(io_data_type=DT.FLOAT)
+    change(g, x)
+    with pytest.raises(cudnn.cudnnGraphNotSupportedError, match=f"'x' has .*{named}"):
+        g.validate()
