@@ -1,0 +1,171 @@
+"""The values of a region as lines of Triton: loads, primitives and stores on the tile of a program.
+
+A tile has one or more `TileAxis`; each walks one or more groups of the region's axes. What an
+operand or value lacks is left to broadcasting; a store of something that does not extend over an
+axis is done by the first position along it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fuseplan.codegen import triton_expr as expr
+from fuseplan.codegen.writer import LineWriter
+from fuseplan.dtypes import BOOLEAN, INT32
+from fuseplan.engines.triton.kernel import ParamList
+from fuseplan.engines.triton.layout import Group, has_axis, has_group, padded, stride_of
+from fuseplan.ir.region import Region, Role
+
+
+@dataclass(frozen=True)
+class TileAxis:
+    """One axis of a program's tile.
+
+    Args:
+        index: name of the position along it
+        groups: groups it walks, slow to fast
+        mask: condition that the position is inside, as a name; empty if it always is
+        first: condition that this program is the first along the axis; empty if every program is
+    """
+
+    index: str
+    groups: tuple[Group, ...]
+    mask: str = ""
+    first: str = ""
+
+    def index_of(self, group: Group) -> str:
+        """Name of the position within a group."""
+        return self.index if len(self.groups) == 1 else f"{self.index}{self.groups.index(group)}"
+
+
+class Body:
+    """Writes the values of a region; remembers nothing but parameters."""
+
+    def __init__(
+        self, region: Region, axes: Sequence[TileAxis], params: ParamList, out: LineWriter, *, origin: str = ""
+    ) -> None:
+        """`origin` is added to the address of a store that extends over no axis, to give it the tile's rank."""
+        self.region, self.axes, self.params, self.out = region, tuple(axes), params, out
+        self.rank, self.origin = len(region.domain), origin
+
+    def split_index(self, axis: TileAxis) -> None:
+        """Positions within each group of an axis, from the position along it."""
+        if len(axis.groups) < 2:
+            return
+        rest = axis.index
+        for number in range(len(axis.groups) - 1, 0, -1):
+            extent = self.extent(axis.groups[number])
+            self.out.line(f"{axis.index}{number} = {rest} % {extent}")
+            left = f"{axis.index}_over{number}" if number > 1 else f"{axis.index}0"
+            self.out.line(f"{left} = {rest} // {extent}")
+            rest = left
+
+    def extent(self, group: Group) -> str:
+        """Parameter holding a group's extent."""
+        return self.params.number(f"n{group.axes[-1]}", group.extent)
+
+    def stride(self, operand: int, group: Group) -> str:
+        """Stride of an operand along a group: literal 0 or 1, else a parameter."""
+        step = stride_of(self.region.operands[operand], group, self.rank)
+        return str(step) if step in (0, 1) else self.params.number(f"s{operand}_{group.axes[-1]}", step)
+
+    def address(self, operand: int) -> tuple[str, list[TileAxis]]:
+        """Expression of the operand's addresses, and the tile axes it extends over."""
+        terms, seen = [self.params.operand(operand)], []
+        for axis in self.axes:
+            here = [g for g in axis.groups if self.stride(operand, g) != "0"]
+            for group in here:
+                step = self.stride(operand, group)
+                index = axis.index_of(group)
+                terms.append(index if step == "1" else f"{index} * {step}")
+            if here:
+                seen.append(axis)
+        return " + ".join(terms), seen
+
+    def load(self, value: int) -> str:
+        """Expression of a loaded value."""
+        number = self.region.operand_of[value]
+        operand = self.region.operands[number]
+        if operand.role is Role.SCALAR:
+            name = self.params.operand(number)
+            if operand.dtype is BOOLEAN:
+                return f"(tl.full((), {name}, tl.uint8) != 0)"
+            return f"tl.full((), {name}, {expr.VALUE_TYPES[operand.dtype]})"
+        address, seen = self.address(number)
+        masks = [axis.mask for axis in seen if axis.mask]
+        mask = f", mask={' & '.join(masks)}, other=0" if masks else ""
+        loaded = f"tl.load({address}{mask})"
+        return f"({loaded} != 0)" if operand.dtype is BOOLEAN else loaded
+
+    def define(self, value: int) -> None:
+        """One line that gives a value its name; not for reductions and anchors."""
+        self.out.line(f"v{value} = {self._expression(value)}")
+
+    def _expression(self, index: int) -> str:
+        value = self.region.values[index]
+        if value.op == "load":
+            return self.load(index)
+        if value.op == "const":
+            number = value.attr("value")
+            assert isinstance(number, bool | int | float)
+            return expr.literal(number, value.dtype)
+        if value.op == "index":
+            return self._position(index)
+        if value.op == "count":
+            return self._count(index)
+        args = [expr.to_work(f"v{a}", self.region.values[a].dtype, value.compute) for a in value.args]
+        result, kind = expr.primitive(value.op, args, value.compute)
+        if kind is BOOLEAN:
+            return expr.coerce(result, BOOLEAN, value.dtype)
+        return expr.from_work(result, value.compute, value.dtype)
+
+    def _position(self, index: int) -> str:
+        value = self.region.values[index]
+        axis = int(str(value.attr("axis"))) % self.rank
+        for tile in self.axes:
+            for group in tile.groups:
+                if axis in group.axes and has_axis(value.dim, axis, self.rank):
+                    return expr.coerce(f"({tile.index_of(group)}).to(tl.int32)", INT32, value.dtype)
+        return expr.literal(0, value.dtype)
+
+    def _count(self, index: int) -> str:
+        value = self.region.values[index]
+        axes = value.attr("axes")
+        assert isinstance(axes, tuple)
+        dim = padded(self.region.values[value.args[0]].dim, self.rank)
+        total = 1
+        for axis in axes:
+            total *= dim[int(str(axis)) % self.rank]
+        name = self.params.number(f"c{index}", total, "i32" if total < 2**31 else "i64")
+        return f"tl.full((), {name}, {expr.VALUE_TYPES[value.dtype]})"
+
+    def guards(self, dim: Sequence[int], seen: Sequence[TileAxis]) -> list[str]:
+        """Conditions under which a position stands for one element of something with these dims."""
+        found: list[str] = []
+        for axis in self.axes:
+            if axis not in seen:
+                found += [axis.first] if axis.first else []
+                continue
+            found += [axis.mask] if axis.mask else []
+            missing = [g for g in axis.groups if g.extent > 1 and not has_group(dim, g, self.rank)]
+            found += [f"({axis.index_of(g)} == 0)" for g in missing]
+        return found
+
+    def store(self, value: int, operand: int) -> None:
+        """Write a value to an output."""
+        target = self.region.operands[operand]
+        stored = expr.coerce(f"v{value}", self.region.values[value].dtype, target.dtype)
+        if target.dtype is BOOLEAN:
+            stored = f"({stored}).to(tl.uint8)"
+        address, seen = self.address(operand)
+        if not seen and self.origin:
+            address += f" + {self.origin}"
+        guards = self.guards(target.dim, seen)
+        mask = f", mask={' & '.join(guards)}" if guards else ""
+        self.out.line(f"tl.store({address}, {stored}{mask})")
+
+
+def extends_over(dim: Sequence[int], axis: TileAxis, rank: int) -> bool:
+    """Whether dims extend over any group of a tile axis."""
+    return any(has_group(dim, g, rank) for g in axis.groups)

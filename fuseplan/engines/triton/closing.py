@@ -1,0 +1,143 @@
+"""Reductions over everything that close a tiled kernel: accumulators, atomics, and the finishing kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuseplan.codegen import triton_expr as expr
+from fuseplan.codegen.writer import LineWriter
+from fuseplan.dtypes import FLOAT
+from fuseplan.engines.triton.body import Body
+from fuseplan.engines.triton.kernel import Fill, Kernel, ParamList
+from fuseplan.engines.triton.source import finish_source
+from fuseplan.ir.region import Region
+
+_ORIGIN = "tl.zeros((1, 1), tl.int32)"
+_START = {"add": 0, "max": 0x80000000, "min": 0x7FFFFFFF}  # words; max and min keep ordered integers
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """Where a closing reduction adds up.
+
+    Args:
+        mode: add, max or min
+        operand: output it is directly, else -1
+        offset: byte offset in the scratch otherwise
+        is_bits: integers are the float's own bits (values that are never negative)
+    """
+
+    mode: str
+    operand: int
+    offset: int
+    is_bits: bool
+
+
+class Closing:
+    """The closing reductions of a region.
+
+    `dependent` are the values computed from them; `finished` is what only the finishing kernel knows:
+    those, and the reductions that add up in scratch.
+    """
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self.dependent = dependent_values(region)
+        self.accumulators: dict[int, Accumulator] = {}
+        self.scratch_bytes = 0
+        for index in region.reductions:
+            mode = str(region.values[index].attr("mode"))
+            bits = mode == "max" and is_never_negative(region, region.values[index].args[0])
+            operand = self._direct_output(index) if mode == "add" or bits else -1
+            self.accumulators[index] = Accumulator(mode, operand, self.scratch_bytes, bits)
+            self.scratch_bytes += 4 if operand < 0 else 0
+        self.finished = self.dependent | {i for i, a in self.accumulators.items() if a.operand < 0}
+        self.needs_finish = any(value in self.finished for value, _ in region.stores)
+
+    def _direct_output(self, index: int) -> int:
+        value = self.region.values[index]
+        outputs = [operand for stored, operand in self.region.stores if stored == index]
+        plain = value.dtype is FLOAT and value.compute is FLOAT and not self.region.users[index]
+        if plain and len(outputs) == 1 and self.region.operands[outputs[0]].dtype is FLOAT:
+            return outputs[0]
+        return -1
+
+    def fills(self) -> list[Fill]:
+        """Starting values of the accumulators."""
+        return [
+            Fill(a.operand, 0 if a.operand >= 0 else a.offset, 0 if a.is_bits else _START[a.mode])
+            for a in self.accumulators.values()
+        ]
+
+    def add_atomic(self, index: int, params: ParamList, out: LineWriter) -> None:
+        """Fold ``t<index>`` of one program into its accumulator."""
+        acc = self.accumulators[index]
+        element = "fp32" if acc.mode == "add" else "i32"
+        if acc.operand >= 0:
+            pointer = params.operand(acc.operand, as_type=element)
+        else:
+            pointer = params.scratch(acc.offset, element)
+        x = f"t{index}"
+        if acc.is_bits:
+            x = f"{x}.to(tl.int32, bitcast=True)"
+        elif acc.mode == "max":
+            x = f"order_bits({x})"
+        elif acc.mode == "min":
+            x = f"tl.where({x} != {x}, -2147483648, order_bits({x}))"
+        out.line(f'tl.atomic_{acc.mode}({pointer} + {_ORIGIN}, {x}, sem="relaxed")')
+
+    def finished_value(self, index: int, params: ParamList) -> str:
+        """Expression of a reduction's result, in the finishing kernel."""
+        acc, value = self.accumulators[index], self.region.values[index]
+        loaded = f"tl.load({params.scratch(acc.offset, 'fp32' if acc.mode == 'add' else 'i32')})"
+        if acc.is_bits:
+            loaded = f"{loaded}.to(tl.float32, bitcast=True)"
+        elif acc.mode != "add":
+            loaded = f"float_of_order({loaded})"
+        return expr.from_work(loaded, value.compute, value.dtype)
+
+
+def is_never_negative(region: Region, index: int) -> bool:
+    """Whether a value has no sign bit (NaN aside) whatever its inputs are."""
+    value = region.values[index]
+    if value.op == "cast":
+        return is_never_negative(region, value.args[0])
+    return value.op in ("abs", "exp") or (value.op == "mul" and value.args[0] == value.args[1])
+
+
+def dependent_values(region: Region) -> frozenset[int]:
+    """Values computed from the results of reductions."""
+    found: set[int] = set()
+    for index, value in enumerate(region.values):
+        if any(a in found or region.values[a].op == "reduce" for a in value.args):
+            found.add(index)
+    return frozenset(found)
+
+
+def finishing_values(region: Region, closing: Closing) -> list[int]:
+    """Values that the finishing kernel computes, in order."""
+    found: set[int] = set()
+    todo = [value for value, _ in region.stores if value in closing.finished]
+    while todo:
+        index = todo.pop()
+        if index not in found:
+            found.add(index)
+            if region.values[index].op not in ("reduce", "count"):
+                todo += region.values[index].args
+    return sorted(found)
+
+
+def emit_finish(region: Region, closing: Closing) -> Kernel:
+    """One program that computes what follows from the finished reductions."""
+    params, out = ParamList(region, "i32"), LineWriter("    ")
+    body = Body(region, [], params, out)
+    for index in finishing_values(region, closing):
+        if region.values[index].op == "reduce":
+            out.line(f"v{index} = {closing.finished_value(index, params)}")
+        else:
+            body.define(index)
+        for value, operand in region.stores:
+            if value == index and index in closing.finished:
+                body.store(index, operand)
+    source, ordered = finish_source("finish", params, out, ())
+    return Kernel("finish", source, ordered, (), 1, 1)

@@ -1,0 +1,203 @@
+"""Generated Triton source to a cubin, ahead of time: needs no GPU, no driver and no framework."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fuseplan import settings
+from fuseplan.engines.triton.kernel import Kernel, ParamKind
+from fuseplan.errors import ToolchainError
+from fuseplan.runtime import artifacts
+from fuseplan.runtime.launch import Artifact
+
+_FORMAT = 1  # of what is cached; goes into the key
+_lock = threading.Lock()  # Triton's knobs are global
+_modules: dict[str, ModuleType] = {}
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A cubin and what a launch needs to know about it.
+
+    Args:
+        symbol: name of the entry point
+        num_warps: warps per block
+        shared_bytes: dynamic shared memory
+    """
+
+    artifact: Artifact
+    symbol: str
+    num_warps: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """Everything that goes into a cubin; its digest is the cache key.
+
+    Args:
+        promises: positions of parameters that are multiples of 16
+    """
+
+    source: str
+    function: str
+    signature: tuple[tuple[str, str], ...]
+    constants: tuple[tuple[str, int], ...]
+    promises: tuple[int, ...]
+    num_warps: int
+    num_stages: int
+    sm: int
+
+    @functools.cached_property
+    def key(self) -> str:
+        """Digest of the compilation and of the tools that run it."""
+        text = json.dumps([_FORMAT, asdict(self), *tool_versions(self.sm)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.cache
+def tool_versions(sm: int) -> tuple[str, str]:
+    """Versions of Triton and of the assembler that it uses for an architecture."""
+    import triton
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    return str(triton.__version__), str(get_ptxas(sm).version)
+
+
+def compilation(kernel: Kernel, sm: int, *, aligned: bool) -> Compilation:
+    """What to compile for a kernel on an architecture; `aligned` promises 16-byte addresses."""
+    promises = tuple(
+        position
+        for position, param in enumerate(kernel.params)
+        if param.is_multiple_of_16
+        or (param.kind is ParamKind.POINTER and aligned)
+        or (param.kind is ParamKind.SCRATCH and param.value % 16 == 0)
+    )
+    signature = tuple((p.name, p.type) for p in kernel.params) + tuple((c, "constexpr") for c, _ in kernel.constants)
+    return Compilation(
+        kernel.source, kernel.function, signature, kernel.constants, promises, kernel.num_warps, kernel.num_stages, sm
+    )
+
+
+def compile_kernel(wanted: Compilation) -> Compiled:
+    """The cubin from the cache, else compiled. Raises ToolchainError; its message has the source's path."""
+    described, cubin = artifacts.get(wanted.key, ".json"), artifacts.get(wanted.key, ".cubin")
+    if described is None or cubin is None:
+        asm, facts = compile_fresh(wanted)
+        cubin, described = asm["cubin"], json.dumps(facts, sort_keys=True).encode()
+        artifacts.publish(wanted.key, ".cubin", cubin)
+        artifacts.publish(wanted.key, ".json", described)
+    facts = json.loads(described)
+    artifact = Artifact("cubin", wanted.key, f"sm_{wanted.sm}", cubin)
+    return Compiled(artifact, facts["symbol"], facts["num_warps"], facts["shared_bytes"])
+
+
+def compile_fresh(wanted: Compilation) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run Triton: all its stages by name (``ttir`` to ``cubin``), and the facts of the launch."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    module = load_source(wanted.source)
+    constants = dict(wanted.constants)
+    attributes = {(position,): [["tt.divisibility", 16]] for position in wanted.promises}
+    with _lock, tempfile.TemporaryDirectory(prefix="fuseplan-triton-") as folder, _quiet_knobs(folder):
+        source = ASTSource(getattr(module, wanted.function), dict(wanted.signature), constants, attributes)
+        options = {
+            "num_warps": wanted.num_warps,
+            "num_stages": wanted.num_stages,
+            "enable_fp_fusion": False,
+            "enable_reflect_ftz": False,
+        }
+        try:
+            built = triton.compile(source, target=GPUTarget("cuda", wanted.sm, 32), options=options)
+        except Exception as problem:  # the compiler raises whatever its passes raise
+            raise ToolchainError(
+                f"Triton could not compile kernel '{wanted.function}' for sm_{wanted.sm}: {problem}",
+                fix=f"the source is kept in {module.__file__}",
+            ) from problem
+        meta = built.metadata
+        _check_launch(wanted, meta, str(module.__file__))
+        facts = {"symbol": meta.name, "num_warps": meta.num_warps, "shared_bytes": meta.shared}
+        return dict(built.asm), facts
+
+
+def _check_launch(wanted: Compilation, meta: Any, path: str) -> None:
+    """Refuse what a launch of ours does not provide."""
+    if meta.global_scratch_size or meta.profile_scratch_size or meta.num_ctas != 1:
+        raise ToolchainError(
+            f"kernel '{wanted.function}' asks for compiler scratch or clusters, which its launch does not provide",
+            fix=f"the source is kept in {path}",
+        )
+
+
+@contextlib.contextmanager
+def _quiet_knobs(folder: str) -> Iterator[None]:
+    """Triton's knobs as we compile: no source paths in the cubin, its own cache in a folder that goes away."""
+    from triton import knobs
+
+    # through __dict__: setting a knob the usual way also sets its environment variable
+    changes = ((knobs.compilation, "disable_line_info", True), (knobs.cache, "dir", folder))
+    saved = [dict(group.__dict__) for group, _, _ in changes]
+    for group, name, value in changes:
+        group.__dict__[name] = value
+    try:
+        yield
+    finally:
+        for (group, _, _), before in zip(changes, saved, strict=True):
+            group.__dict__.clear()
+            group.__dict__.update(before)
+
+
+def source_path(source: str) -> Path:
+    """Where generated source lies; a Triton function must come from a real file."""
+    digest = hashlib.sha256(source.encode()).hexdigest()[:32]
+    return settings.current().cache_dir / "triton-src" / f"k{digest}.py"
+
+
+def load_source(source: str) -> ModuleType:
+    """Import generated source from its file, writing the file if needed; once per process."""
+    path = source_path(source)
+    name = f"fuseplan_triton_{path.stem}"
+    with _lock:
+        if name not in _modules:
+            path = _write(path, source)
+            spec = importlib.util.spec_from_file_location(name, path)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module
+            spec.loader.exec_module(module)
+            _modules[name] = module
+        return _modules[name]
+
+
+def _write(path: Path, source: str) -> Path:
+    """Publish by rename; a file that is there but differs is replaced. A private folder if ours is read-only."""
+    try:
+        if path.read_text(encoding="utf-8") == source:
+            return path
+    except (OSError, UnicodeDecodeError):
+        pass
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
+    except OSError:
+        path = Path(tempfile.mkdtemp(prefix="fuseplan-triton-")) / path.name
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
+    with open(handle, "w", encoding="utf-8") as file:
+        file.write(source)
+    os.replace(temporary, path)
+    return path

@@ -1,0 +1,118 @@
+"""Run generated kernels on the CPU in Triton's interpreter, for tests.
+
+The process must have been started with ``TRITON_INTERPRET=1``. PyTorch holds the buffers. The
+interpreter has no libdevice; NumPy's functions stand in. It computes bfloat16 wrongly: use float16
+and float32.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from fuseplan.dtypes import BOOLEAN
+from fuseplan.engines.triton.compile import load_source
+from fuseplan.engines.triton.kernel import Emitted, Fill, Kernel, ParamKind
+from fuseplan.ir.region import Region
+
+Array = Any
+
+
+def run_interpreted(region: Region, emitted: Emitted, buffers: Sequence[Array]) -> None:
+    """Run the steps of a region once, writing into the buffers of its outputs.
+
+    Args:
+        buffers: one flat NumPy array per operand, as it lies in memory; host scalars have one element
+    """
+    import torch
+
+    held = [torch.from_numpy(_as_stored(b, o.dtype is BOOLEAN)) for b, o in zip(buffers, region.operands, strict=True)]
+    scratch = torch.zeros(max(1, -(-emitted.scratch_bytes // 4)), dtype=torch.int32)
+    for step in emitted.steps:
+        if isinstance(step, Fill):
+            target = scratch if step.operand < 0 else held[step.operand].view(torch.int32)
+            first = step.offset_bytes // 4
+            target[first : first + step.words] = int(np.array([step.word], np.uint32).view(np.int32)[0])
+        else:
+            _run_kernel(step, held, scratch)
+
+
+def _as_stored(array: Array, is_bool: bool) -> Array:
+    return array.view(np.uint8) if is_bool else array
+
+
+def _run_kernel(kernel: Kernel, held: Sequence[Any], scratch: Any) -> None:
+    import torch
+
+    views = {"*i32": torch.int32, "*fp32": torch.float32}
+    arguments: dict[str, Any] = dict(kernel.constants)
+    for param in kernel.params:
+        if param.kind is ParamKind.POINTER:
+            tensor = held[param.operand]
+            arguments[param.name] = tensor.view(views[param.type]) if param.type in views else tensor
+        elif param.kind is ParamKind.SCALAR:
+            arguments[param.name] = held[param.operand].reshape(-1)[0].item()
+        elif param.kind is ParamKind.SCRATCH:
+            arguments[param.name] = scratch[param.value // 4 :].view(views[param.type])
+        else:
+            arguments[param.name] = param.value
+    module = load_source(kernel.source)
+    _stand_in(module)
+    with np.errstate(all="ignore"):
+        getattr(module, kernel.function)[(kernel.grid,)](**arguments)
+
+
+class _Libdevice:
+    """NumPy's functions under libdevice's names, on the interpreter's tensors."""
+
+    def __init__(self, functions: Mapping[str, Any]) -> None:
+        self._functions = functions
+
+    def __getattr__(self, name: str) -> Any:
+        from triton.language import core
+        from triton.runtime.interpreter import TensorHandle
+
+        function = self._functions[name]
+
+        def call(*args: Any) -> Any:
+            arrays = np.broadcast_arrays(*(a.handle.data for a in args))
+            result = np.asarray(function(*arrays), dtype=arrays[0].dtype)
+            scalar = args[0].type.scalar
+            type_ = core.block_type(scalar, list(result.shape)) if result.ndim and _is_block(args) else scalar
+            return core.tensor(TensorHandle(result, scalar), type_)
+
+        return call
+
+
+def _is_block(args: Sequence[Any]) -> bool:
+    return any(a.type.is_block() for a in args)
+
+
+@functools.cache
+def _mend_splat() -> None:
+    """Let a scalar comparison stay one when it is broadcast; the interpreter gives it its operands' type."""
+    from triton.language import core
+    from triton.runtime import interpreter
+
+    original = interpreter.InterpreterBuilder.create_splat
+
+    def create_splat(self: Any, type_: Any, arg: Any) -> Any:
+        if arg.data.dtype == np.bool_:
+            return interpreter.TensorHandle(np.full(type_.shape, arg.data.reshape(-1)[0]), core.int1)
+        return original(self, type_, arg)
+
+    interpreter.InterpreterBuilder.create_splat = create_splat
+
+
+def _stand_in(module: ModuleType) -> None:
+    _mend_splat()
+    names = ("exp", "log", "log1p", "sin", "cos", "tan", "tanh", "rint", "fmod")
+    functions: dict[str, Any] = {name: getattr(np, name) for name in names}
+    functions["pow"] = np.power
+    functions["erf"] = np.vectorize(math.erf, otypes=[np.float64])
+    module.libdevice = _Libdevice(functions)  # type: ignore[attr-defined]

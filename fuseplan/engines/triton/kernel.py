@@ -1,0 +1,118 @@
+"""A generated kernel before it is compiled: source, parameters in order, launch shape. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from fuseplan.codegen.triton_expr import SIGNATURE_TYPES
+from fuseplan.ir.region import Region, Role
+
+
+class ParamKind(Enum):
+    """Where a kernel parameter comes from."""
+
+    POINTER = "pointer"  # address of a region operand
+    SCALAR = "scalar"  # value of a host scalar
+    SCRATCH = "scratch"  # address in the private scratch
+    NUMBER = "number"  # extent, stride or count, known when the plan is made
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One runtime parameter.
+
+    Args:
+        name: its name in the source
+        type: its type in a Triton signature
+        kind: where it comes from
+        operand: region operand of a POINTER or SCALAR
+        value: a NUMBER's value; the byte offset of a SCRATCH
+    """
+
+    name: str
+    type: str
+    kind: ParamKind
+    operand: int = -1
+    value: int = 0
+
+    @property
+    def is_address(self) -> bool:
+        return self.kind in (ParamKind.POINTER, ParamKind.SCRATCH)
+
+    @property
+    def is_multiple_of_16(self) -> bool:
+        """Whether the number may be promised to be one; 0 is not worth a compile of its own."""
+        return self.kind is ParamKind.NUMBER and self.type[0] == "i" and self.value % 16 == 0
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One launch of generated code.
+
+    Args:
+        function: name of the function in `source`
+        params: runtime parameters, in the order of the signature
+        constants: compile-time parameters, after the runtime ones
+    """
+
+    function: str
+    source: str
+    params: tuple[Param, ...]
+    constants: tuple[tuple[str, int], ...]
+    grid: int
+    num_warps: int
+    num_stages: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """32-bit words to be written before a kernel; operand -1 is the private scratch."""
+
+    operand: int
+    offset_bytes: int
+    word: int
+    words: int = 1
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """What a region becomes: fills and kernels in order."""
+
+    steps: tuple[Kernel | Fill, ...]
+    scratch_bytes: int = 0
+
+
+class ParamList:
+    """Parameters of a kernel in the making; asking twice gives the same one."""
+
+    def __init__(self, region: Region, index_type: str) -> None:
+        self._region = region
+        self._index_type = index_type
+        self._operands: dict[int, Param] = {}
+        self._others: dict[str, Param] = {}
+
+    def operand(self, index: int, *, as_type: str = "") -> str:
+        """The pointer or host scalar of a region operand."""
+        operand = self._region.operands[index]
+        scalar = operand.role is Role.SCALAR
+        kind = ParamKind.SCALAR if scalar else ParamKind.POINTER
+        name = f"{'x' if scalar else 'p'}{index}"
+        element = as_type or SIGNATURE_TYPES[operand.dtype]
+        self._operands[index] = Param(name, element if scalar else f"*{element}", kind, index)
+        return name
+
+    def scratch(self, offset_bytes: int, element: str) -> str:
+        """A pointer into the private scratch."""
+        name = f"scratch{offset_bytes}"
+        self._others[name] = Param(name, f"*{element}", ParamKind.SCRATCH, value=offset_bytes)
+        return name
+
+    def number(self, name: str, value: int, type_: str = "") -> str:
+        """An extent, stride or count."""
+        self._others[name] = Param(name, type_ or self._index_type, ParamKind.NUMBER, value=value)
+        return name
+
+    def in_order(self) -> tuple[Param, ...]:
+        """Operands in launch order, then the rest in order of first use."""
+        return (*(self._operands[i] for i in sorted(self._operands)), *self._others.values())

@@ -1,0 +1,141 @@
+"""Choices of each kernel form: a short list of configs per region, the default first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from fuseplan.dtypes import FLOAT
+from fuseplan.engines.base import Config, KnobSpace, config
+from fuseplan.engines.triton.emit_gemm import dot_type, gemm_extents
+from fuseplan.engines.triton.emit_rows import tile_shape
+from fuseplan.errors import ArgumentError
+from fuseplan.ir.region import Region
+from fuseplan.runtime.device import Device
+
+_PERSISTENT_COLUMNS = 16384  # more would not fit the registers of a block
+_TRAFFIC_WEIGHT = 64.0  # elements of a tile that cost as much as one row or column of operands
+
+
+@dataclass(frozen=True)
+class ListedKnobs(KnobSpace):
+    """Configs that belong together; their free combinations would mostly not fit the chip."""
+
+    listed: tuple[Config, ...] = field(default=())
+
+    @property
+    def default(self) -> Config:
+        return self.listed[0]
+
+    def configs(self) -> list[Config]:
+        return list(self.listed)
+
+
+def _listed(configs: list[dict[str, int]]) -> ListedKnobs:
+    knobs = {name: tuple(dict.fromkeys(c[name] for c in configs)) for name in configs[0]}
+    return ListedKnobs(knobs, tuple(dict.fromkeys(config(**c) for c in configs)))
+
+
+def knob_space(region: Region, device: Device) -> ListedKnobs:
+    """The configs of a region's kernel form."""
+    if region.anchors:
+        return _listed(_gemm_configs(region, device))
+    if region.reductions:
+        return _listed(_rows_configs(region, device))
+    return _listed(_pointwise_configs(region, device))
+
+
+def complete_knobs(space: ListedKnobs, chosen: Config) -> dict[str, int]:
+    """All knobs of a config, `aligned` included. Raises ArgumentError for one that does not exist."""
+    knobs = {**dict(space.default), "aligned": 1}
+    for name, value in chosen:
+        if name not in knobs:
+            raise ArgumentError(
+                f"the triton engine has no knob '{name}' for this region", fix=f"knobs are {', '.join(sorted(knobs))}"
+            )
+        is_size = name not in ("aligned", "num_stages", "GROUP_M")
+        if value < 0 or (is_size and (value < 1 or value & (value - 1))):
+            raise ArgumentError(f"knob '{name}' of the triton engine must be a power of two, not {value}")
+        knobs[name] = value
+    if knobs.get("SPLIT_N", 1) > 2:
+        raise ArgumentError(f"knob 'SPLIT_N' of the triton engine is 1 or 2, not {knobs['SPLIT_N']}")
+    return knobs
+
+
+def _pointwise_configs(region: Region, device: Device) -> list[dict[str, int]]:
+    total = prod(region.domain)
+    small = {"BLOCK": 256, "num_warps": 4}
+    configs = [{"BLOCK": 1024, "num_warps": 4}, {"BLOCK": 2048, "num_warps": 8}, {"BLOCK": 512, "num_warps": 4}, small]
+    return [small, *configs] if total < 512 * device.sm_count else configs
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _warps(elements: int) -> int:
+    return 4 if elements <= 4096 else 8 if elements <= 8192 else 16
+
+
+def _rows_configs(region: Region, device: Device) -> list[dict[str, int]]:
+    rows, columns, rows_adjacent = tile_shape(region)
+    whole = _power_of_two(columns)
+    if rows_adjacent and rows >= 16:
+        lanes = min(_power_of_two(rows), 64)
+        step = min(whole, 64)
+        tiles = [(lanes, step), (min(lanes, 32), step), (lanes, min(whole, 32))]
+    elif whole > _PERSISTENT_COLUMNS:
+        tiles = [(1, 4096), (1, 8192), (1, 2048)]
+    else:
+        packed = max(1, min(_power_of_two(rows), 2048 // whole, max(1, rows // device.sm_count)))
+        packed = 1 << (packed.bit_length() - 1)
+        tiles = [(packed, whole), (1, whole), (min(2 * packed, _power_of_two(rows)), whole)]
+        if whole > 4096:
+            tiles.append((1, 2048))  # looped: fewer registers, rows are read again from the L2
+    configs = [{"ROWS": r, "BLOCK": c, "num_warps": _warps(r * c)} for r, c in tiles]
+    doubled = {**configs[0], "num_warps": min(16, 2 * configs[0]["num_warps"])}
+    return [*configs, doubled]
+
+
+# table: tiles, large first: BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, SPLIT_N
+_HALF_TILES = (
+    (128, 256, 64, 8, 3, 2), (128, 128, 64, 8, 4, 1), (128, 128, 64, 4, 3, 2), (128, 256, 64, 8, 4, 2),
+    (64, 128, 64, 4, 4, 1), (64, 64, 64, 4, 4, 1), (32, 64, 128, 4, 4, 1), (16, 64, 128, 4, 4, 1),
+)  # fmt: skip
+_FLOAT_TILES = (
+    (64, 128, 16, 8, 3, 1), (64, 64, 16, 4, 3, 1), (32, 64, 32, 4, 3, 1), (32, 32, 32, 4, 3, 1), (16, 32, 32, 4, 3, 1)
+)  # fmt: skip
+_TILE_KNOBS = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages", "SPLIT_N")
+
+
+def gemm_shared_bytes(tile: tuple[int, ...], itemsize: int) -> int:
+    """Shared memory of the load buffers of a tile; the epilogue reuses it."""
+    m, n, k, _, stages = tile[:5]
+    return (m * k + k * n) * itemsize * stages
+
+
+def _gemm_configs(region: Region, device: Device) -> list[dict[str, int]]:
+    batch, m, n, _ = gemm_extents(region)
+    kind = dot_type(region)
+    tiles = _FLOAT_TILES if kind is FLOAT else _HALF_TILES
+    limit = device.shared_bytes or 99 * 1024
+    fitting = [t for t in tiles if gemm_shared_bytes(t, kind.itemsize) <= limit] or [tiles[-1]]
+    best = sorted(fitting, key=lambda t: gemm_cost(t, batch, m, n, device.sm_count))[:6]
+    return [{**dict(zip(_TILE_KNOBS, tile, strict=True)), "GROUP_M": 8} for tile in best]
+
+
+def gemm_cost(tile: tuple[int, ...], batch: int, m: int, n: int, sm_count: int) -> float:
+    """Relative time of a tile: waves, times the work and the operand traffic of one tile."""
+    block_m, block_n = tile[0], tile[1]
+    programs = batch * -(-m // block_m) * -(-n // block_n)
+    waves = -(-programs // sm_count)
+    return waves * (block_m * block_n + _TRAFFIC_WEIGHT * (block_m + block_n))
+
+
+def gemm_efficiency(knobs: Mapping[str, int], region: Region, device: Device) -> float:
+    """Share of the peak that a config can reach by its tile count alone."""
+    batch, m, n, _ = gemm_extents(region)
+    tile = (knobs["BLOCK_M"], knobs["BLOCK_N"])
+    ideal = batch * m * n * (1 + _TRAFFIC_WEIGHT * (1 / 128 + 1 / 256)) / max(1, device.sm_count)
+    return min(1.0, ideal / gemm_cost(tile, batch, m, n, device.sm_count))

@@ -1,0 +1,94 @@
+"""Axes of a region as a kernel walks them: ordered, and merged where every operand allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from fuseplan.ir.graph import span_elements
+from fuseplan.ir.region import Operand, Region, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Adjacent axes of the domain walked as one; the last is the fastest."""
+
+    axes: tuple[int, ...]
+    extent: int
+
+
+def padded(dim: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Dims with leading ones."""
+    return (1,) * (rank - len(dim)) + tuple(dim)
+
+
+def stride_of(operand: Operand, group: Group, rank: int) -> int:
+    """Elements between neighbours of a group; 0 where the operand is repeated.
+
+    A group of extent 1 (kept by a matmul for its tile) gives outputs the tile's shape: any stride will do.
+    """
+    if group.extent == 1:
+        return 1 if operand.role is Role.OUT else 0
+    axis = group.axes[-1]
+    return padded(operand.stride, rank)[axis] if has_axis(operand.dim, axis, rank) else 0
+
+
+def has_axis(dim: Sequence[int], axis: int, rank: int) -> bool:
+    """Whether these dims extend over the axis."""
+    return padded(dim, rank)[axis] > 1
+
+
+def has_group(dim: Sequence[int], group: Group, rank: int) -> bool:
+    """Whether these dims extend over the group (all of its axes or none: that is how groups are made)."""
+    return any(has_axis(dim, axis, rank) for axis in group.axes)
+
+
+def is_wide(region: Region, domain: Sequence[int]) -> bool:
+    """Whether offsets need 64 bits."""
+    limit = 2**31 - 2**17  # tiles reach past the end before they are masked
+    spans = (span_elements(o.dim, o.stride) for o in region.operands if o.role is not Role.SCALAR)
+    return prod(domain) >= limit or any(span >= limit for span in spans)
+
+
+def by_stride(axes: Iterable[int], operand: Operand | None, rank: int) -> list[int]:
+    """Axes from slow to fast as an operand lies in memory; ties keep their order."""
+    listed = list(axes)
+    if operand is None:
+        return listed
+    stride = padded(operand.stride, rank)
+    return sorted(listed, key=lambda axis: -stride[axis])
+
+
+def merge(region: Region, axes: Sequence[int], extents: Sequence[int]) -> tuple[Group, ...]:
+    """Groups of the axes, given from slow to fast; axes of extent 1 vanish.
+
+    Args:
+        extents: of all axes of the domain
+    """
+    rank = len(extents)
+    apart = {int(str(v.attr("axis"))) % rank for v in region.values if v.op == "index"}
+    groups: list[list[int]] = []
+    for axis in axes:
+        if extents[axis] == 1:
+            continue
+        if groups and not apart & {axis, groups[-1][-1]} and _fit(region, groups[-1][-1], axis, rank):
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    return tuple(Group(tuple(g), prod(extents[a] for a in g)) for g in groups)
+
+
+def _fit(region: Region, slow: int, fast: int, rank: int) -> bool:
+    """Whether two neighbouring axes can be walked as one by every operand and value."""
+    for value in region.values:
+        if has_axis(value.dim, slow, rank) != has_axis(value.dim, fast, rank):
+            return False
+    for operand in region.operands:
+        has = has_axis(operand.dim, slow, rank)
+        if has != has_axis(operand.dim, fast, rank):
+            return False
+        stride, dim = padded(operand.stride, rank), padded(operand.dim, rank)
+        if has and stride[slow] != stride[fast] * dim[fast]:
+            return False
+    return True

@@ -1,0 +1,125 @@
+"""Which regions the triton engine takes, and why not."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+
+from fuseplan.codegen import triton_expr as expr
+from fuseplan.dtypes import BFLOAT16, BOOLEAN, FLOAT, HALF
+from fuseplan.engines.base import YES, FusionLimits, Support, no
+from fuseplan.engines.triton.closing import dependent_values
+from fuseplan.engines.triton.emit_rows import reduced_axes
+from fuseplan.engines.triton.layout import padded
+from fuseplan.ir.region import ELEMENTWISE, Region
+from fuseplan.runtime.device import Device
+
+LIMITS = FusionLimits(
+    families=frozenset({"pointwise", "reduction", "norm", "matmul"}),
+    reuse_reduction=True,
+    reduce_after_anchor=frozenset({"add", "max", "min"}),
+    max_nodes=64,
+    max_operands=32,
+)
+_MIN_SM = 80  # bfloat16 arithmetic and asynchronous copies
+_PARAMETER_BYTES = 4000
+
+
+@functools.cache
+def missing_package() -> str:
+    """Why Triton cannot be used in this process; empty if it can."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed: pip install triton (Linux), or a CUDA build of torch, which brings it"
+    return ""
+
+
+def supports(region: Region, device: Device) -> Support:
+    """Whether the engine can build this region for this device."""
+    if missing_package():
+        return no(missing_package())
+    if device.kind != "cuda":
+        return no(f"tensors are on {device}, this engine needs a CUDA device")
+    if device.sm_version < _MIN_SM:
+        return no(f"{device.arch} is older than sm_{_MIN_SM}")
+    return no(reason) if (reason := region_gap(region)) else YES
+
+
+def region_gap(region: Region) -> str:
+    """What in a region has no kernel form here; empty if nothing."""
+    return _operand_gap(region) or _value_gap(region) or (_gemm_gap(region) if region.anchors else _rows_gap(region))
+
+
+def _operand_gap(region: Region) -> str:
+    for index, operand in enumerate(region.operands):
+        if operand.dtype not in expr.VALUE_TYPES:
+            return f"operand {index} has type {operand.dtype}, which this engine does not load or store"
+    rank = len(region.domain)
+    if (16 + 8 * rank) * len(region.operands) > _PARAMETER_BYTES:
+        return f"{len(region.operands)} operands of rank {rank} exceed the parameter space of a kernel"
+    return ""
+
+
+def _value_gap(region: Region) -> str:
+    for index, value in enumerate(region.values):
+        where = f"value {index}"
+        if value.dtype not in expr.VALUE_TYPES:
+            return f"{where} ('{value.op}') has type {value.dtype}, which this engine does not compute"
+        if value.op in ELEMENTWISE:
+            if reason := expr.expression_gap(value.op, value.compute):
+                return f"{where}: {reason}"
+        elif value.op == "reduce":
+            if value.attr("mode") not in ("add", "mul", "max", "min"):
+                return f"{where}: reduction mode '{value.attr('mode')}' has no form here"
+            if value.compute is BOOLEAN or value.compute not in expr.COMPUTE_TYPES:
+                return f"{where}: reductions in compute type {value.compute} have no form here"
+        elif value.op not in ("load", "const", "index", "count", "matmul"):
+            return f"{where}: '{value.op}' has no kernel form here"
+    return ""
+
+
+def _rows_gap(region: Region) -> str:
+    sets = {reduced_axes(region, region.values[i]) for i in region.reductions}
+    if len(sets) > 1:
+        return f"reductions over different axes in one region: {sorted(sorted(s) for s in sets)}"
+    return ""
+
+
+def _gemm_gap(region: Region) -> str:
+    if len(region.anchors) > 1:
+        return f"{len(region.anchors)} matmuls in one region"
+    anchor = region.values[region.anchors[0]]
+    if len(region.domain) < 2 or len(anchor.args) != 2 or any(len(region.values[a].dim) < 2 for a in anchor.args):
+        return "a matmul with something else than two matrices"
+    if anchor.compute not in (FLOAT, HALF, BFLOAT16):
+        return f"matmul in compute type {anchor.compute}: only FLOAT, HALF and BFLOAT16 sums have a main loop here"
+    for side, index in zip("AB", anchor.args, strict=True):
+        if region.values[index].op != "load":
+            return f"matmul operand {side} is computed in the region ('{region.values[index].op}'), not loaded"
+        if anchor.dim[-2:] != region.domain[-2:]:
+            return "the matmul's result is broadcast over M or N by its epilogue"
+    return _closing_gap(region)
+
+
+def _closing_gap(region: Region) -> str:
+    rank = len(region.domain)
+    wide = {axis for axis in range(rank) if region.domain[axis] > 1}
+    later = dependent_values(region)
+    for index in region.reductions:
+        value = region.values[index]
+        source = region.values[value.args[0]]
+        if reduced_axes(region, value) != wide or not wide:
+            return "a reduction after a matmul must run over all axes"
+        if index in later:
+            return "a reduction of a reduction after a matmul"
+        if value.attr("mode") == "mul":
+            return "a product over all elements has no atomic form"
+        if value.compute not in (FLOAT, HALF, BFLOAT16):
+            return f"a reduction after a matmul in compute type {value.compute} has no atomic form"
+        if max(padded(source.dim, rank)[-2:]) == 1:
+            return "a reduction after a matmul of something that does not extend over its tile"
+    for index in later:
+        if any(extent > 1 for extent in region.values[index].dim):
+            return "the result of a reduction after a matmul is used again over its tile"
+        if any(region.anchors[0] == a for a in region.values[index].args):
+            return "the matmul's result is used again after a reduction"
+    return ""
