@@ -10,6 +10,7 @@ from fuseplan.runtime import artifacts, cuda, toolchain
 from fuseplan.runtime.launch import LaunchKind, PatchKind
 
 SOURCE = """
+#define _POSIX_C_SOURCE 199309L
 #include <time.h>
 typedef int (*launch_t)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
                         void **);

@@ -70,7 +70,7 @@ def test_work_is_right_twice_and_in_a_captured_graph(name: str, size: Any, dtype
         graph.execute(pack, workspace, handle)
     torch.cuda.synchronize()
     assert (v := verdict(graph, pack)).is_right, v
-    assert v.num_undecided <= 0.05 * v.num_elements
+    assert v.num_undecided <= max(1, 0.05 * v.num_elements)
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):
         cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)

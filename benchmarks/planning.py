@@ -1,0 +1,149 @@
+"""Cost of the five steps on a CPU: graphs of 1,000 and 10,000 nodes, and the tour's convolution cold and warm.
+
+    python -m benchmarks.planning [--out FILE.json]
+
+Each large graph is planned three times in a fresh kernel cache, medians are printed; "cold" starts from an empty
+cache folder in a new process, "warm" builds the same graph again in the same process, "next process" in another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fuseplan as cudnn
+from fuseplan import settings
+
+FLOAT = cudnn.data_type.FLOAT
+
+
+def new_graph() -> Any:
+    return cudnn.pygraph(io_data_type=FLOAT, intermediate_data_type=FLOAT, compute_data_type=FLOAT, device="cpu")
+
+
+def chain(num_nodes: int) -> Any:
+    """A chain of alternating pointwise nodes."""
+    g = new_graph()
+    x, b = g.tensor(dim=[8, 32]), g.tensor(dim=[1, 32])
+    for k in range(num_nodes):
+        x = (g.add, g.mul, g.max, g.sub)[k % 4](x, b)
+    x.set_output(True)
+    return g
+
+
+def wide_shared(num_nodes: int) -> Any:
+    """Independent nodes that read one tensor."""
+    g = new_graph()
+    x = g.tensor(dim=[8, 32])
+    for k in range(num_nodes):
+        (g.relu if k % 2 else g.tanh)(input=x).set_output(True)
+    return g
+
+
+def wide_separate(num_nodes: int) -> Any:
+    """Independent nodes that read a tensor each."""
+    g = new_graph()
+    for k in range(num_nodes):
+        (g.relu if k % 2 else g.tanh)(input=g.tensor(dim=[8, 32])).set_output(True)
+    return g
+
+
+def five_steps_s(g: Any) -> float:
+    start = time.perf_counter()
+    g.validate()
+    g.build_operation_graph()
+    g.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    g.check_support()
+    g.build_plans()
+    return time.perf_counter() - start
+
+
+def measure_graphs(repeats: int = 3) -> list[dict[str, Any]]:
+    rows = []
+    makers: dict[str, Callable[[int], Any]] = {
+        "chain": chain, "wide, shared input": wide_shared, "wide, own inputs": wide_separate,
+    }  # fmt: skip
+    for name, make in makers.items():
+        times: dict[int, list[float]] = {1000: [], 10000: []}
+        for _ in range(repeats):
+            for size, found in times.items():
+                with tempfile.TemporaryDirectory() as folder:
+                    settings.use(settings.Settings(cache_dir=Path(folder)))
+                    found.append(five_steps_s(make(size)))
+        small, large = (statistics.median(t) for t in times.values())
+        ratio = round(large / small, 2)
+        rows.append({"work": name, "s_1000": round(small, 4), "s_10000": round(large, 4), "ratio": ratio})
+    settings.use(None)
+    return rows
+
+
+def tour_conv() -> Any:
+    """The tour's convolution on a CPU: N4 C64 56x56 K128 3x3, bias, relu, channels-last."""
+    g = new_graph()
+    x = g.tensor(dim=[4, 64, 56, 56], stride=[200704, 1, 3584, 64], name="x")
+    w = g.tensor(dim=[128, 64, 3, 3], stride=[576, 1, 192, 64], name="w")
+    b = g.tensor(dim=[1, 128, 1, 1], stride=[128, 1, 128, 128], name="b")
+    conv = g.conv_fprop(image=x, weight=w, padding=[1, 1], stride=[1, 1], dilation=[1, 1])
+    g.relu(input=g.bias(input=conv, bias=b)).set_output(True)
+    return g
+
+
+def conv_process(folder: str) -> None:
+    """In a new process: build the convolution twice and print both times; then run it once."""
+    settings.use(settings.Settings(cache_dir=Path(folder)))
+    first = five_steps_s(tour_conv())
+    again = [five_steps_s(tour_conv()) for _ in range(5)]
+    print(json.dumps({"first_ms": first * 1e3, "again_ms": statistics.median(again) * 1e3}))
+
+
+def measure_conv(repeats: int = 5) -> dict[str, Any]:
+    cold, warm, next_process = [], [], []
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as folder:
+            for found in (cold, next_process):
+                command = [sys.executable, "-m", "benchmarks.planning", "--conv", folder]
+                done = subprocess.run(command, check=True, capture_output=True, text=True)
+                row = json.loads(done.stdout)
+                found.append(row["first_ms"])
+                warm.append(row["again_ms"])
+    return {
+        "work": "tour convolution", "cold_ms": round(statistics.median(cold), 2),
+        "next_process_ms": round(statistics.median(next_process), 2), "warm_ms": round(statistics.median(warm), 2),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--conv", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.conv:
+        conv_process(args.conv)
+        return
+    rows = [*measure_graphs(), measure_conv()]
+    facts = {
+        "device": platform.processor() or platform.machine(), "python": platform.python_version(),
+        "numpy": np.__version__, "fuseplan": cudnn.__version__, "command": "python -m benchmarks.planning",
+        "date": datetime.date.today().isoformat(),
+    }  # fmt: skip
+    if args.out:
+        args.out.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+    print(facts)
+    for row in rows:
+        print(row)
+
+
+if __name__ == "__main__":
+    main()
