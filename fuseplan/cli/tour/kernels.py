@@ -10,7 +10,7 @@ import numpy as np
 import fuseplan
 from fuseplan.cli.tour import formulas
 from fuseplan.cli.tour.stage import Outcome, Stage, TourError, plan_name, stride_of
-from fuseplan.errors import cudnnGraphNotSupportedError
+from fuseplan.errors import ToolchainError, cudnnGraphNotSupportedError
 
 #: (N, C, H, W, K) of the 3x3 convolution; (batch, M, K, N) of the matmul; (b, h, s, d) of attention.
 CONV = {"tiny": (1, 8, 8, 8, 16), "small": (4, 64, 56, 56, 128), "tutorial": (32, 128, 56, 56, 256)}
@@ -90,7 +90,7 @@ def autotuning(stage: Stage) -> Outcome:
             workspace = stage.workspace(g.get_workspace_size_plan_at_index(i))
             pack[out][...] = math.nan
             g.execute_plan_at_index(pack, workspace, i, stage.handle)
-        except cudnnGraphNotSupportedError as no:
+        except (cudnnGraphNotSupportedError, ToolchainError) as no:
             stage.say(f"plan {i}", f"cannot run: {str(no).splitlines()[0]}")
             continue
         stage.wait()

@@ -150,18 +150,22 @@ class Stage:
         return run_judge(graph.graph, inputs)
 
     def time(self, call: Callable[[], object]) -> float:
-        """Median time of a call in milliseconds, after a warm-up, within a fixed budget."""
-        for _ in range(2):
-            call()
-        self.wait()
+        """Median time of a call in milliseconds, after a warm-up, within a fixed budget (a slow call: one time)."""
+        warm = self._once(call)
+        least = 1 if warm > SECONDS_PER_TIMING else 3
         taken: list[float] = []
         start = time.perf_counter()
-        while len(taken) < 3 or (time.perf_counter() - start < SECONDS_PER_TIMING and len(taken) < 200):
-            before = time.perf_counter()
-            call()
-            self.wait()
-            taken.append(time.perf_counter() - before)
+        while len(taken) < least or (time.perf_counter() - start < SECONDS_PER_TIMING and len(taken) < 200):
+            taken.append(self._once(call))
         return statistics.median(taken) * 1e3
+
+    def _once(self, call: Callable[[], object]) -> float:
+        """Seconds of one call, waiting for the device before and after."""
+        self.wait()
+        before = time.perf_counter()
+        call()
+        self.wait()
+        return time.perf_counter() - before
 
     def wait(self) -> None:
         """Wait for the device."""
