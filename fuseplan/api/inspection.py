@@ -121,13 +121,25 @@ class Inspection(Execution):
         self.validate()
         return serialize.canonical_key(self._need_graph())
 
-    def structure_key(self) -> str:
-        """Digest of the graph without dims and strides; ranks and the order of strides stay."""
+    def structure_key(self, *, is_canonical: bool = False) -> str:
+        """Digest of the graph without dims and strides; ranks and the order of strides stay.
+
+        Args:
+            is_canonical: leave names and uids out as well
+        """
         data = serialize.graph_to_json(self._need_graph())
+        number = {t["uid"]: i for i, t in enumerate(data["tensors"])} if is_canonical else {}
         for tensor in data["tensors"]:
             stride = tensor.pop("stride")
             tensor["order"] = sorted(range(len(stride)), key=lambda i: (stride[i], -i))
             tensor["rank"] = len(tensor.pop("dim"))
+            tensor["uid"] = number.get(tensor["uid"], tensor["uid"])
+        for node in data["nodes"]:
+            for side in ("inputs", "outputs"):
+                node[side] = {port: number.get(uid, uid) for port, uid in node[side].items()}
+        if is_canonical:
+            for part in (data, *data["tensors"], *data["nodes"]):
+                del part["name"]
         return sha256(repr(data).encode()).hexdigest()
 
     def _need_graph(self) -> Graph:

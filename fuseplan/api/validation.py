@@ -54,10 +54,10 @@ class Validation(OpMethods):
     def _note_in_cache(self) -> None:
         cache = self.options["kernel_cache"]
         if cache is not None:
-            cache.note(self.structure_key())
+            cache.note(self.structure_key(is_canonical=True))
 
-    def structure_key(self) -> str:
-        """Digest of the graph without dims and strides; set in `inspection`."""
+    def structure_key(self, *, is_canonical: bool = False) -> str:
+        """Digest of the graph without dims and strides; see `inspection`."""
         raise NotImplementedError
 
 

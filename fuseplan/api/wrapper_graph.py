@@ -71,6 +71,8 @@ class Graph:
         self._io = (tuple(inputs), tuple(outputs))
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # before __init__ is through there is no graph to ask
+            raise AttributeError(f"'Graph' object has no attribute {name!r}")
         if name in BLOCKED_ON_WRAPPER:
             raise GraphStateError(
                 f"Graph.{name} is done by the with block", fix="use pygraph to take the steps yourself"

@@ -257,6 +257,7 @@ def test_plan_round_trips_in_every_call_form(form: str) -> None:
         h.execute(pack)
         case.check()
     assert h.key() == case.g.key() and "loaded" in h.explain()
+    assert h.autotune(PACKS["uids"](case)).best == 0
 
 
 def test_structure_round_trips_as_json() -> None:

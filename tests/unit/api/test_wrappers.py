@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -132,4 +133,5 @@ def test_graph_passes_the_rest_through() -> None:
     g, *_ = build(handle="auto")
     assert g.get_workspace_size() == 0 and g.serialize()[:2] == [80, 75]
     assert g.query_tensor_attributes_of_uid(1).get_dim() == [1, 4, 8]
+    assert copy.copy(g).get_workspace_size() == 0
     assert not hasattr(g, "rope") and cudnn.wrapper.Graph is cudnn.Graph
