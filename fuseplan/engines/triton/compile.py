@@ -82,9 +82,7 @@ def compilation(kernel: Kernel, sm: int, *, aligned: bool) -> Compilation:
     promises = tuple(
         position
         for position, param in enumerate(kernel.params)
-        if param.is_multiple_of_16
-        or (param.kind is ParamKind.POINTER and aligned)
-        or (param.kind is ParamKind.SCRATCH and param.value % 16 == 0)
+        if param.is_multiple_of_16 or (param.kind is ParamKind.POINTER and aligned)
     )
     signature = tuple((p.name, p.type) for p in kernel.params) + tuple((c, "constexpr") for c, _ in kernel.constants)
     return Compilation(
