@@ -109,10 +109,15 @@ class Runners(PlanQueries):
         order = sorted(range(len(plans.entries)), key=lambda i: (plans.entries[i].name != built.name, i))
         reasons = []
         for index in order:
+            entry = plans.entries[index]
+            barred = next((why for keep in self.filters if (why := keep(entry))), "")
+            if barred:
+                reasons.append(f"{entry.name}: barred by a filter: {barred}")
+                continue
             try:
                 return plans.build(index), plans
             except DECLINES as error:
-                reasons.append(f"{plans.entries[index].name}: {error}")
+                reasons.append(f"{entry.name}: {error}")
         raise cudnnGraphNotSupportedError(f"no plan of graph {self.name!r} takes these shapes: {reasons}")
 
     def _override_graph(self, overrides: Overrides) -> Graph:

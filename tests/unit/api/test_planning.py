@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import fuseplan as cudnn
-from fuseplan.api import planning
+from fuseplan.api import planning, runners
 from tests.unit.api.fakes import FakePlans, entries
 
 MODE, KNOB = cudnn.heur_mode, cudnn.knob_type
@@ -238,3 +238,19 @@ def test_explain_and_inspect_name_the_selected_plan(lists: list[FakePlans]) -> N
     g.build()
     assert "selected: plan 1 quick" in g.explain() and "fake ranking" in g.explain()
     assert g.inspect()["selected_plan"] == "quick[TILE_M=64, own=2]" and g.inspect()["state"] == "built"
+
+
+def test_overrides_keep_the_plan_and_the_filters(lists: list[FakePlans], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runners, "make_plans", lambda graph, device, modes: FakePlans(entries()))
+    g = cudnn.pygraph(io_data_type=cudnn.data_type.FLOAT, device="cpu", is_override_shape_enabled=True)
+    x = g.tensor([4])
+    g.relu(x).set_output(True)
+    g.create_execution_plans()
+    given = ([x.get_uid()], [[8]], [[1]])
+    assert g.get_workspace_size_plan_at_index(2, None, *given) == 64
+    built = g.build_index(2)
+    g.deselect_engines(["TILE_M=128", "TILE_M=64", "library"])
+    assert g.sibling_plan(built, ((1, ((8,), (1,))),))[0].name == "general"
+    g.deselect_engines(["general"])
+    with pytest.raises(cudnn.cudnnGraphNotSupportedError, match="barred by a filter"):
+        g.sibling_plan(built, ((1, ((8,), (1,))),))
