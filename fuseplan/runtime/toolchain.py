@@ -175,9 +175,15 @@ def _arch_of(march: str, features: Sequence[str] | None) -> str:
 
 @functools.cache
 def _identify(path: str, mtime_ns: int, size: int) -> Compiler:
-    """Ask a compiler once per process; an updated one, seen by time and size, is asked again."""
+    """Ask a compiler once per machine; an updated one, seen by time and size, is asked again."""
+    key = hashlib.sha256(f"compiler {path} {mtime_ns} {size}".encode()).hexdigest()
+    known = artifacts.get(key, ".version")
+    if known is not None:
+        return Compiler(path, known.decode())
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError) as problem:
         raise ToolchainError(f"compiler {path} does not start: {problem}", fix=_NO_COMPILER_FIX) from problem
-    return Compiler(path, done.stdout.split("\n", 1)[0].strip() or f"{mtime_ns}-{size}")
+    version = done.stdout.split("\n", 1)[0].strip() or f"{mtime_ns}-{size}"
+    artifacts.publish(key, ".version", version.encode())
+    return Compiler(path, version)

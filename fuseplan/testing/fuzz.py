@@ -1,4 +1,4 @@
-"""Repeats one random graph and shrinks it if it fails: ``python -m fuseplan.testing.fuzz exact 17 --engine cpu_c``."""
+"""Repeats one random graph and shrinks it if it fails: ``python -m fuseplan.testing.fuzz exact 17``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
+from fuseplan.engines.registry import engines_for
 from fuseplan.ir.graph import Graph
 from fuseplan.ir.serialize import dumps
 from fuseplan.ir.text import print_graph
@@ -26,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=sorted(KINDS))
     parser.add_argument("seed", type=int)
-    parser.add_argument("--engine", default="cpu_c")
+    parser.add_argument("--engine", default=engines_for("cpu")[0].name)
     args = parser.parse_args(argv)
     graph = KINDS[args.kind](args.seed)
     verdict = judge_engines(graph, [args.engine], args.seed)[args.engine]

@@ -1,0 +1,174 @@
+"""The ranked list: order, names, refusals, append, and what explain says."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fuseplan import dtypes
+from fuseplan.engines import registry
+from fuseplan.engines.base import YES, Executable, FusionLimits, KnobSpace, Support, config, no
+from fuseplan.errors import PlanIndexError, cudnnGraphNotSupportedError
+from fuseplan.ir.graph import Graph
+from fuseplan.ir.region import Region
+from fuseplan.plan.planner import MAX_PLANS, make_plans
+from fuseplan.runtime.device import Device
+from fuseplan.runtime.launch import Launch, LaunchKind
+from fuseplan.testing.random_graphs import GraphMaker
+
+CPU = Device("cpu", arch="x86-64-v4")
+
+
+class PickyEngine:
+    """Takes pointwise regions of at most `limit` nodes; launches nothing that runs."""
+
+    device_kinds = frozenset({"cpu"})
+
+    def __init__(self, name: str, engine_id: int, limit: int = 64, us: float = 1.0, knobs: int = 1) -> None:
+        self.name, self.engine_id, self.limit, self.us, self.num_knobs = name, engine_id, limit, us, knobs
+        self.builds: list[Any] = []
+
+    def limits(self, device: Device) -> FusionLimits:
+        return FusionLimits(families=frozenset({"pointwise", "matmul"}))
+
+    def supports(self, region: Region, device: Device) -> Support:
+        if any(n.op == "matmul" for n in region.graph.nodes):
+            return no("matmul is too hard")
+        return YES if len(region.graph.nodes) <= self.limit else no(f"more than {self.limit} nodes")
+
+    def knobs(self, region: Region, device: Device) -> KnobSpace:
+        return KnobSpace({"TILE": tuple(range(self.num_knobs))} if self.num_knobs > 1 else {})
+
+    def build(self, region: Region, device: Device, config: Any) -> Executable:
+        self.builds.append((region.key, config))
+        return Executable((Launch(LaunchKind.HOST, b"\0" * 8),))
+
+    def estimate_us(self, region: Region, device: Device, config: Any) -> float:
+        return self.us + dict(config).get("TILE", 0)
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Engines put before the general one; tests fill the list."""
+    extra: list[Any] = []
+    general = registry.engine_named(registry.GENERAL)
+
+    def listed(device_kind: str) -> tuple[Any, ...]:
+        return (*extra, general)
+
+    for module in ("fuseplan.plan.planner", "fuseplan.plan.assign"):
+        monkeypatch.setattr(f"{module}.engines_for", listed)
+    yield extra
+
+
+def pointwise_graph(num_nodes: int = 3) -> Graph:
+    m = GraphMaker(random.Random(0))
+    x = m.input((4, 8), stride=(8, 1))
+    for _ in range(num_nodes):
+        (x,) = m.node("neg", {"input": x})
+    return m.finish()
+
+
+def matmul_relu() -> Graph:
+    m = GraphMaker(random.Random(0))
+    (c,) = m.node("matmul", {"A": m.input((1, 3, 4)), "B": m.input((1, 4, 5))}, {"C": (1, 3, 5)})
+    m.node("relu", {"input": c})
+    return m.finish()
+
+
+def test_list_is_ranked_by_estimate_with_the_general_engine_last(engines: list[Any]) -> None:
+    engines += [PickyEngine("slow", 30000, us=9.0), PickyEngine("fast", 30100, us=2.0)]
+    plans = make_plans(pointwise_graph(), CPU)
+    assert [e.name for e in plans.entries] == ["fast", "slow", "array"]
+    assert plans.refusals == []
+
+
+def test_knobs_make_names_and_never_more_than_the_limit_of_plans(engines: list[Any]) -> None:
+    engines.append(PickyEngine("tiled", 30000, knobs=100))
+    plans = make_plans(pointwise_graph(), CPU)
+    assert len(plans.entries) == MAX_PLANS
+    assert plans.entries[0].name == "tiled[TILE=0]" and plans.entries[1].name == "tiled[TILE=1]"
+    assert plans.entries[-1].name == "array"
+
+
+def test_modes_are_concatenated_without_duplicates(engines: list[Any]) -> None:
+    engines.append(PickyEngine("one", 30000))
+    names = [e.name for e in make_plans(pointwise_graph(), CPU, ("FALLBACK", "A", "B", "A")).entries]
+    assert names == ["array", "one"]
+    assert [e.name for e in make_plans(pointwise_graph(), CPU, ("A",)).entries] == ["one"]
+
+
+def test_mode_a_falls_back_to_the_general_engine_when_nothing_else_is_left(engines: list[Any]) -> None:
+    assert [e.name for e in make_plans(pointwise_graph(), CPU, ("A",)).entries] == ["array"]
+
+
+def test_refused_region_is_split_and_offered_again(engines: list[Any]) -> None:
+    engines.append(PickyEngine("small", 30000, limit=2))
+    entry = make_plans(pointwise_graph(5), CPU).entries[0]
+    assert entry.name == "small"
+    assert [len(a.region.graph.nodes) for a in entry.assignments] == [2, 1, 2]
+    assert "split" in entry.assignments[1].region.reason
+
+
+def test_node_that_one_engine_refuses_goes_to_another_and_the_reason_is_kept(engines: list[Any]) -> None:
+    engines.append(PickyEngine("picky", 30000))
+    plans = make_plans(matmul_relu(), CPU)
+    assert plans.entries[0].name == "picky+array"
+    assert "picky: matmul is too hard" in plans.explain()
+
+
+def test_engine_that_takes_nothing_is_listed_under_refusals_only(engines: list[Any]) -> None:
+    engines.append(PickyEngine("nothing", 30000, limit=0))
+    plans = make_plans(pointwise_graph(1), CPU)
+    assert [e.name for e in plans.entries] == ["array"]
+    assert plans.refusals == ["nothing: more than 0 nodes"]
+
+
+def test_equal_regions_are_built_once(engines: list[Any]) -> None:
+    engine = PickyEngine("cut", 30000, limit=2)
+    engines.append(engine)
+    plans = make_plans(pointwise_graph(8), CPU)
+    built = plans.build(0)
+    assert len(built.program.launches) == 4
+    assert len(engine.builds) == len({key for key, _ in engine.builds}) < 4
+
+
+def test_append_replays_exactly_one_plan(engines: list[Any]) -> None:
+    engines.append(PickyEngine("tiled", 30000, knobs=4))
+    plans = make_plans(pointwise_graph(), CPU)
+    index = plans.append(30000, {"TILE": 3})
+    assert index == len(plans.entries) - 1
+    assert plans.entries[index].name == "tiled[TILE=3]"
+    assert plans.entries[index].assignments[0].config == config(TILE=3)
+
+
+@pytest.mark.parametrize(("engine_id", "knobs", "part"), [(77, {}, "id 77"), (30000, {"SPEED": 1}, "'SPEED'")])
+def test_append_of_unknown_engine_or_knob_names_it(engines: list[Any], engine_id: int, knobs: Any, part: str) -> None:
+    engines.append(PickyEngine("tiled", 30000, knobs=4))
+    plans = make_plans(pointwise_graph(), CPU)
+    with pytest.raises(cudnnGraphNotSupportedError, match=part):
+        plans.append(engine_id, knobs)
+
+
+def test_index_out_of_range_names_the_graph_and_the_range(engines: list[Any]) -> None:
+    plans = make_plans(pointwise_graph(), CPU)
+    with pytest.raises(PlanIndexError, match=r"plan index 5 .*'random' has 1 plans"):
+        plans.entry(5)
+
+
+def test_workspace_blocks_are_used_again_along_a_chain(engines: list[Any]) -> None:
+    engines.append(PickyEngine("cut", 30000, limit=1))
+    built = make_plans(pointwise_graph(12), CPU).build(0)
+    assert len(built.program.launches) == 12
+    assert built.workspace_bytes == 2 * 256  # 128 bytes each; two are alive at a time
+
+
+def test_type_without_an_array_form_is_refused_by_name_with_every_reason(engines: list[Any]) -> None:
+    m = GraphMaker(random.Random(0))
+    m.node("identity", {"input": m.input((4,), dtypes.INT8x4, (1,))})
+    plans = make_plans(m.finish(), CPU)
+    assert plans.entries == []
+    assert any("'t1'" in r and "INT8x4" in r for r in plans.refusals)
