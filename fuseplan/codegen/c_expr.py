@@ -47,7 +47,7 @@ _FLOAT_EXPR = {
 _INT_EXPR = {
     **{op: _FLOAT_EXPR[op] for op in ("not_", "max", "min", "and_", "or_", "select", *_COMPARISONS)},
     **{op: "{r}(" + op + "((double){0}))" for op in _THROUGH_DOUBLE},
-    "neg": "({T})(0 - ({U}){0})", "abs": "{0} < 0 ? ({T})(0 - ({U}){0}) : {0}", "floor": "{0}", "ceil": "{0}",
+    "neg": "({T})(0 - ({U}){0})", "abs": "abs_{k}({0})", "floor": "{0}", "ceil": "{0}",
     "add": "({T})(({U}){0} + ({U}){1})", "sub": "({T})(({U}){0} - ({U}){1})", "mul": "({T})(({U}){0} * ({U}){1})",
     "div": "div_{k}({0}, {1})", "mod": "mod_{k}({0}, {1})", "pow": "{r}(pow((double){0}, (double){1}))",
 }  # fmt: skip

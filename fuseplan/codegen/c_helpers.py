@@ -97,10 +97,11 @@ def _madd(kind: str, suffix: str) -> str:
     )
 
 
-def _division(bits: int) -> dict[str, str]:
-    """Truncating division that never traps: x / 0 and x % 0 are 0, and the smallest number / -1 wraps."""
+def _whole(bits: int) -> dict[str, str]:
+    """Arithmetic that wraps and never traps: x / 0 and x % 0 are 0; the smallest number has itself as -x and x / -1."""
     t = f"int{bits}_t"
     return {
+        f"abs_i{bits}": f"static inline {t} abs_i{bits}({t} x) {{ return x < 0 ? ({t})(0 - (u{t})x) : x; }}",
         f"div_i{bits}": f"static inline {t} div_i{bits}({t} x, {t} y) {{\n"
         f"  return y == 0 ? 0 : y == -1 ? ({t})(0 - (u{t})x) : x / y;\n}}",
         f"mod_i{bits}": f"static inline {t} mod_i{bits}({t} x, {t} y) {{ return y == 0 || y == -1 ? 0 : x % y; }}",
@@ -143,8 +144,8 @@ HELPERS: dict[str, str] = {
     **{f"reduce_{m}_f64": _reducer(m, "f64", "double") for m in ("max", "min")},
     "MADD_F32": _madd("F32", "f"),
     "MADD_F64": _madd("F64", ""),
-    **_division(32),
-    **_division(64),
+    **_whole(32),
+    **_whole(64),
     "int8_from": _to_integer("int8", "INT8_MIN", "INT8_MAX", "127.0"),
     "uint8_from": _to_integer("uint8", "0", "UINT8_MAX", "255.0"),
     "int32_from": _to_integer("int32", "INT32_MIN", "INT32_MAX", "2147483647.0"),

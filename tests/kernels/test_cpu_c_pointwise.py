@@ -99,12 +99,22 @@ def edge_values(t: DType) -> np.ndarray:
     wide += [1 + 2**-24, 1 + 2**-24 + 2**-50, 3.39e38, 3.4028235677973366e38, 3.3961775292304957e38]
     if t.is_float:
         with np.errstate(all="ignore"):
-            return np.array(wide, np.float64).astype(np.float32 if t is not DOUBLE else np.float64).astype(numpy_dtype(t))
+            return (
+                np.array(wide, np.float64).astype(np.float32 if t is not DOUBLE else np.float64).astype(numpy_dtype(t))
+            )
     if t is BOOLEAN:
         return np.array([False, True])
     info = np.iinfo(numpy_dtype(t))
     near_limits = [info.min, info.min + 1, info.max, info.max - 1]
-    odd = [2**53 + 1, 2**54 + 2, 2**62 + 2**54 + 1, -(2**62) - 2**54 - 1, (257 << 40) + 1, (257 << 40), -(257 << 40) - 1]
+    odd = [
+        2**53 + 1,
+        2**54 + 2,
+        2**62 + 2**54 + 1,
+        -(2**62) - 2**54 - 1,
+        (257 << 40) + 1,
+        (257 << 40),
+        -(257 << 40) - 1,
+    ]
     whole = [int(v) for v in [*wide, *odd] if np.isfinite(v) and info.min <= v <= info.max and abs(v) < 2**63]
     return np.array([*whole, *near_limits], numpy_dtype(t))
 

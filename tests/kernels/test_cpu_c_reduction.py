@@ -23,7 +23,9 @@ def inputs_of(region: Region, seed: int, low: float = -2.0, high: float = 2.0) -
     return [random_array(rng, o, low, high) for o in region.operands if o.role is not Role.OUT]
 
 
-def check(region: Region, seed: int = 0, scale: float = 4.0, floor: float = 0.0, low: float = -2.0, high: float = 2.0) -> None:
+def check(
+    region: Region, seed: int = 0, scale: float = 4.0, floor: float = 0.0, low: float = -2.0, high: float = 2.0
+) -> None:
     """Every output against float64 arithmetic with the region's roundings."""
     inputs = inputs_of(region, seed, low, high)
     outs = [o for o in region.operands if o.role is Role.OUT]

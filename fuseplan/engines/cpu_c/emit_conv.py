@@ -13,7 +13,7 @@ from typing import cast
 
 from fuseplan.codegen import c_expr
 from fuseplan.engines.cpu_c.emit_axes import effective_stride
-from fuseplan.engines.cpu_c.emit_matmul import anchor_base
+from fuseplan.engines.cpu_c.emit_matmul import anchor_base, write_dot
 from fuseplan.engines.cpu_c.emit_scope import Scope
 from fuseplan.ir.region import Region
 
@@ -140,11 +140,7 @@ class _Conv:
             x_index.append(self.group_offset("(j0 + j)"))
         x_index += self.term("c", "x_s1", self.x_stride[1])
         w_index += self.term("c", "w_s1", self.w_stride[1])
-        x_text, w_text = self.factors(x_index, w_index)
-        w.line(f"{self.acc.ctype} sum = 0;")
-        w.margin("#pragma omp simd reduction(+ : sum)")
-        update = self.acc.update.format(a="sum", x=x_text, y=w_text)
-        w.line(f"for (int64_t c = 0; c < {self.channels()}; ++c) sum = {update};")
+        write_dot(self.scope, self.acc, "c", self.channels(), self.factors(x_index, w_index))
         w.line("acc[j] += sum;")
         w.close()
         for _ in self.spatial:

@@ -51,10 +51,20 @@ def fill_matmul(scope: Scope, value: int, last: int) -> None:
 def _dot(scope: Scope, acc: c_expr.Accumulator, depth: str, a_text: str, b_text: str) -> None:
     w = scope.writer
     w.open("for (int64_t j = 0; j < width; ++j) {")
+    write_dot(scope, acc, "k", depth, (a_text, b_text))
+    w.line("acc[j] = sum;")
+    w.close()
+
+
+def write_dot(scope: Scope, acc: c_expr.Accumulator, index: str, count: str, factors: tuple[str, str]) -> None:
+    """A loop that leaves the sum of products in the new variable ``sum``."""
+    w = scope.writer
+    carrier = c_expr.CARRIER[acc.dtype.name]
     w.line(f"{acc.ctype} sum = 0;")
     w.margin(f"#pragma omp simd reduction({acc.clause} : sum)")
-    w.line(f"for (int64_t k = 0; k < {depth}; ++k) sum = {acc.update.format(a='sum', x=a_text, y=b_text)};")
-    w.line("acc[j] = sum;")
+    w.open(f"for (int64_t {index} = 0; {index} < {count}; ++{index}) {{")
+    w.line(f"const {carrier} left = {factors[0]}, right = {factors[1]};")
+    w.line(f"sum = {acc.update.format(a='sum', x='left', y='right')};")
     w.close()
 
 
