@@ -40,6 +40,14 @@ def column_sums(rows: int, columns: int) -> Region:
     return d.region()
 
 
+def average(rows: int, columns: int) -> Region:
+    d = made.Draft(2)
+    x = d.load((rows, columns), FLOAT)
+    d.store(d.op("div", d.op("reduce", x, mode="add", axes=(0, 1)), d.op("count", x, axes=(0, 1))))
+    d.store(d.op("reduce", d.op("abs", x), mode="max", axes=(0, 1)))
+    return d.region()
+
+
 def transposed_matmul() -> Region:
     d = made.Draft(3)
     a, b = d.load((3, 130, 70), HALF, (9100, 1, 130)), d.load((1, 70, 190), HALF, (0, 1, 70))
@@ -55,6 +63,7 @@ REGIONS: dict[str, Callable[[], Region]] = {
     "rms-norm": lambda: made.rms_norm(300, 5120, BFLOAT16),
     "layer-norm": lambda: made.add_layer_norm_gelu(70, 4096, HALF),
     "column-sums": lambda: column_sums(500, 96),
+    "average-of-all": lambda: average(300, 1000),
     "matmul-even": lambda: made.matmul_bias_gelu(1, 512, 1024, 256, HALF),
     "matmul-odd": lambda: made.matmul_bias_gelu(3, 130, 257, 65, BFLOAT16),
     "matmul-float": lambda: made.matmul_bias_gelu(1, 100, 130, 70, FLOAT),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from fuseplan.dtypes import BOOLEAN, DOUBLE, FLOAT, HALF, INT8, INT32, INT64, UINT8, DType
+from fuseplan.engines.triton.emit_pointwise import is_flat
 from fuseplan.engines.triton.engine import emit
 from fuseplan.engines.triton.interpret import run_interpreted
 from fuseplan.engines.triton.kernel import Kernel
@@ -256,6 +257,26 @@ def test_closing_reductions_of_values_that_lack_axes() -> None:
         d.store(d.op("reduce", value, mode="add", axes=(0, 1, 2)))
     for split in (1, 2):
         run_checked(d.region(), BLOCK_M=16, BLOCK_N=16, BLOCK_K=16, SPLIT_N=split)
+
+
+@pytest.mark.parametrize("mode", ["add", "max", "min", "amax", "average"])
+def test_large_reduction_over_everything(mode: str) -> None:
+    d = made.Draft(3)
+    x, row = d.load((30, 40, 50), FLOAT, (1, 1500, 30)), d.load((1, 40, 1), FLOAT)
+    y = d.op("mul", x, row)
+    d.store(y)
+    axes = (0, 1, 2)
+    if mode == "amax":
+        result = d.op("reduce", d.op("abs", y), mode="max", axes=axes)
+    elif mode == "average":
+        result = d.op("div", d.op("reduce", y, mode="add", axes=axes), d.op("count", y, axes=axes))
+        d.store(d.op("reduce", row, mode="add", axes=axes))
+    else:
+        result = d.op("reduce", y, mode=mode, axes=axes)
+    d.store(result)
+    region = d.region()
+    assert is_flat(region)
+    run_checked(region)
 
 
 def test_double_compute() -> None:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from fuseplan.codegen import triton_expr as expr
 from fuseplan.codegen.writer import LineWriter
-from fuseplan.dtypes import FLOAT
+from fuseplan.dtypes import BFLOAT16, FLOAT, HALF
 from fuseplan.engines.triton.body import Body
 from fuseplan.engines.triton.kernel import Fill, Kernel, ParamList
+from fuseplan.engines.triton.layout import padded, reduced_axes
 from fuseplan.engines.triton.source import finish_source
 from fuseplan.ir.region import Region
 
-_ORIGIN = "tl.zeros((1, 1), tl.int32)"
 _START = {"add": 0, "max": 0x80000000, "min": 0x7FFFFFFF}  # words; max and min keep ordered integers
 
 
@@ -69,8 +69,8 @@ class Closing:
             for a in self.accumulators.values()
         ]
 
-    def add_atomic(self, index: int, params: ParamList, out: LineWriter) -> None:
-        """Fold ``t<index>`` of one program into its accumulator."""
+    def add_atomic(self, index: int, params: ParamList, out: LineWriter, *, rank: int) -> None:
+        """Fold ``t<index>``, one element of a tile's rank, into its accumulator."""
         acc = self.accumulators[index]
         element = "fp32" if acc.mode == "add" else "i32"
         if acc.operand >= 0:
@@ -84,7 +84,8 @@ class Closing:
             x = f"order_bits({x})"
         elif acc.mode == "min":
             x = f"tl.where({x} != {x}, -2147483648, order_bits({x}))"
-        out.line(f'tl.atomic_{acc.mode}({pointer} + {_ORIGIN}, {x}, sem="relaxed")')
+        origin = f"tl.zeros(({'1, ' * rank}), tl.int32)"
+        out.line(f'tl.atomic_{acc.mode}({pointer} + {origin}, {x}, sem="relaxed")')
 
     def finished_value(self, index: int, params: ParamList) -> str:
         """Expression of a reduction's result, in the finishing kernel."""
@@ -112,6 +113,32 @@ def dependent_values(region: Region) -> frozenset[int]:
         if any(a in found or region.values[a].op == "reduce" for a in value.args):
             found.add(index)
     return frozenset(found)
+
+
+def closing_gap(region: Region) -> str:
+    """Why the region's reductions do not close it in the way of this module; empty if they do."""
+    rank = len(region.domain)
+    wide = {axis for axis in range(rank) if region.domain[axis] > 1}
+    later = dependent_values(region)
+    for index in region.reductions:
+        value = region.values[index]
+        source = region.values[value.args[0]]
+        if reduced_axes(region, value) != wide or not wide:
+            return "a reduction that closes a region must run over all axes"
+        if index in later:
+            return "a reduction of a reduction cannot close a region"
+        if value.attr("mode") == "mul":
+            return "a product over all elements has no atomic form"
+        if value.compute not in (FLOAT, HALF, BFLOAT16):
+            return f"a closing reduction in compute type {value.compute} has no atomic form"
+        if max(padded(source.dim, rank)[-2:] if region.anchors else source.dim) == 1:
+            return "a closing reduction of something that does not extend over the tile"
+    for index in later:
+        if any(extent > 1 for extent in region.values[index].dim):
+            return "the result of a closing reduction is used again over the tile"
+        if any(a in region.anchors for a in region.values[index].args):
+            return "the matmul's result is used again after a reduction"
+    return ""
 
 
 def finishing_values(region: Region, closing: Closing) -> list[int]:

@@ -49,14 +49,14 @@ class Compilation:
     """Everything that goes into a cubin; its digest is the cache key.
 
     Args:
-        promises: positions of parameters that are multiples of 16
+        promises: (position, power of two) of parameters that are multiples of it
     """
 
     source: str
     function: str
     signature: tuple[tuple[str, str], ...]
     constants: tuple[tuple[str, int], ...]
-    promises: tuple[int, ...]
+    promises: tuple[tuple[int, int], ...]
     num_warps: int
     num_stages: int
     sm: int
@@ -79,14 +79,21 @@ def tool_versions(sm: int) -> tuple[str, str]:
 
 def compilation(kernel: Kernel, sm: int, *, aligned: bool) -> Compilation:
     """What to compile for a kernel on an architecture; `aligned` promises 16-byte addresses."""
-    promises = tuple(
-        position
-        for position, param in enumerate(kernel.params)
-        if param.is_multiple_of_16 or (param.kind is ParamKind.POINTER and aligned)
-    )
+    promises = []
+    for position, param in enumerate(kernel.params):
+        multiple = 16 if param.kind is ParamKind.POINTER and aligned else param.multiple
+        if multiple > 1:
+            promises.append((position, multiple))
     signature = tuple((p.name, p.type) for p in kernel.params) + tuple((c, "constexpr") for c, _ in kernel.constants)
     return Compilation(
-        kernel.source, kernel.function, signature, kernel.constants, promises, kernel.num_warps, kernel.num_stages, sm
+        kernel.source,
+        kernel.function,
+        signature,
+        kernel.constants,
+        tuple(promises),
+        kernel.num_warps,
+        kernel.num_stages,
+        sm,
     )
 
 
@@ -111,7 +118,7 @@ def compile_fresh(wanted: Compilation) -> tuple[dict[str, Any], dict[str, Any]]:
 
     module = load_source(wanted.source)
     constants = dict(wanted.constants)
-    attributes = {(position,): [["tt.divisibility", 16]] for position in wanted.promises}
+    attributes = {(position,): [["tt.divisibility", multiple]] for position, multiple in wanted.promises}
     with _lock, tempfile.TemporaryDirectory(prefix="fuseplan-triton-") as folder, _quiet_knobs(folder):
         source = ASTSource(getattr(module, wanted.function), dict(wanted.signature), constants, attributes)
         options = {

@@ -199,4 +199,4 @@ class _Gemm:
         kept = f"tl.where({' & '.join(guards)}, {x}, {expr.neutral(mode, work)})" if guards else x
         self.out.line(f"t{index} = {kept}")
         self.out.line(f"t{index} = {expr.fold(mode, f't{index}', 'None', work)}")
-        self.closing.add_atomic(index, self.params, self.out)
+        self.closing.add_atomic(index, self.params, self.out, rank=2)

@@ -1,20 +1,43 @@
-"""Elementwise regions: one flat index over the domain, merged to as few axes as the operands allow."""
+"""Elementwise regions, and those that reductions over everything close.
+
+One flat index runs over the domain, merged to as few axes as the operands allow. Closing reductions add
+up with atomics; what still has to be computed from them runs in a second, tiny kernel.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
 
+from fuseplan.codegen import triton_expr as expr
 from fuseplan.codegen.writer import LineWriter
 from fuseplan.engines.triton.body import Body, TileAxis
-from fuseplan.engines.triton.kernel import Emitted, Kernel, ParamList
-from fuseplan.engines.triton.layout import by_stride, is_wide, merge
+from fuseplan.engines.triton.closing import Closing, closing_gap, emit_finish
+from fuseplan.engines.triton.kernel import Emitted, Fill, Kernel, ParamList
+from fuseplan.engines.triton.layout import by_stride, has_group, is_wide, merge
 from fuseplan.engines.triton.source import finish_source
 from fuseplan.ir.region import Operand, Region, Role
 
+_FEW_ELEMENTS = 1 << 15  # below this one block reduces faster than a second launch starts
+
+
+def is_flat(region: Region) -> bool:
+    """Whether a region without anchor takes this form rather than the one by rows."""
+    if not region.reductions:
+        return True
+    return prod(region.domain) > _FEW_ELEMENTS and not closing_gap(region)
+
 
 def emit_pointwise(region: Region, knobs: Mapping[str, int]) -> Emitted:
-    """One kernel; `BLOCK` positions per program."""
+    """One kernel, `BLOCK` positions per program; fills and a finishing kernel where reductions close it."""
+    closing = Closing(region)
+    steps: list[Kernel | Fill] = [*closing.fills(), _emit_flat(region, knobs, closing)]
+    if closing.needs_finish:
+        steps.append(emit_finish(region, closing))
+    return Emitted(tuple(steps), closing.scratch_bytes)
+
+
+def _emit_flat(region: Region, knobs: Mapping[str, int], closing: Closing) -> Kernel:
     domain, rank = region.domain, len(region.domain)
     axes = by_stride(range(rank), _guide(region), rank)
     wide = is_wide(region, domain)
@@ -29,16 +52,31 @@ def emit_pointwise(region: Region, knobs: Mapping[str, int]) -> Emitted:
         out.line(f"inside = i < {count}")
         body.split_index(tile)
     outputs: dict[int, list[int]] = {}
-    for value, operand in region.stores:
-        outputs.setdefault(value, []).append(operand)
-    for value in range(len(region.values)):
-        body.define(value)
-        for operand in outputs.get(value, []):
-            body.store(value, operand)
+    for stored, operand in region.stores:
+        outputs.setdefault(stored, []).append(operand)
+    for index, value in enumerate(region.values):
+        if value.op == "reduce":
+            _close(body, tile, index, closing)
+        elif index not in closing.dependent:
+            body.define(index)
+            for operand in outputs.get(index, []):
+                body.store(index, operand)
     block = knobs["BLOCK"]
     source, ordered = finish_source("pointwise", params, out, ("BLOCK",))
-    grid = -(-total // block)
-    return Emitted((Kernel("pointwise", source, ordered, (("BLOCK", block),), grid, knobs["num_warps"]),))
+    return Kernel("pointwise", source, ordered, (("BLOCK", block),), -(-total // block), knobs["num_warps"])
+
+
+def _close(body: Body, tile: TileAxis, index: int, closing: Closing) -> None:
+    """Add the program's part of a closing reduction to its accumulator."""
+    reduction = body.region.values[index]
+    source = body.region.values[reduction.args[0]]
+    work, mode = expr.work_type(reduction.compute), str(reduction.attr("mode"))
+    x = expr.to_work(f"v{reduction.args[0]}", source.dtype, reduction.compute)
+    seen = [tile] if any(has_group(source.dim, g, body.rank) for g in tile.groups) else []
+    guards = " & ".join(body.guards(source.dim, seen))
+    body.out.line(f"t{index} = tl.where({guards}, tl.broadcast_to({x}, (BLOCK,)), {expr.neutral(mode, work)})")
+    body.out.line(f"t{index} = {expr.fold(mode, f't{index}', '0', work)}")
+    closing.add_atomic(index, body.params, body.out, rank=1)
 
 
 def _guide(region: Region) -> Operand | None:

@@ -13,17 +13,9 @@ from fuseplan.codegen import triton_expr as expr
 from fuseplan.codegen.writer import LineWriter
 from fuseplan.engines.triton.body import Body, TileAxis, extends_over
 from fuseplan.engines.triton.kernel import Emitted, Kernel, ParamList
-from fuseplan.engines.triton.layout import Group, by_stride, has_axis, has_group, is_wide, merge, padded
+from fuseplan.engines.triton.layout import Group, by_stride, has_axis, has_group, is_wide, merge, padded, reduced_axes
 from fuseplan.engines.triton.source import finish_source
-from fuseplan.ir.region import Operand, Region, Role, Value
-
-
-def reduced_axes(region: Region, value: Value) -> frozenset[int]:
-    """Axes of the domain that a reduction really runs over."""
-    rank = len(region.domain)
-    axes = value.attr("axes")
-    assert isinstance(axes, tuple)
-    return frozenset(a for a in (int(str(x)) % rank for x in axes) if region.domain[a] > 1)
+from fuseplan.ir.region import Operand, Region, Role
 
 
 def split_axes(region: Region) -> tuple[tuple[Group, ...], tuple[Group, ...]]:

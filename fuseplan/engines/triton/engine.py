@@ -10,7 +10,7 @@ from fuseplan.dtypes import FLOAT
 from fuseplan.engines.base import Config, Executable, FusionLimits, KnobSpace, Support
 from fuseplan.engines.triton.compile import Compiled, compilation, compile_kernel
 from fuseplan.engines.triton.emit_gemm import dot_type, emit_gemm
-from fuseplan.engines.triton.emit_pointwise import emit_pointwise
+from fuseplan.engines.triton.emit_pointwise import emit_pointwise, is_flat
 from fuseplan.engines.triton.emit_rows import emit_rows
 from fuseplan.engines.triton.kernel import Emitted, Fill, Kernel, ParamKind
 from fuseplan.engines.triton.knobs import complete_knobs, gemm_efficiency, knob_space
@@ -83,6 +83,8 @@ class TritonEngine:
         cost = region.cost
         memory_us = (cost.read_bytes + cost.write_bytes) / (device.memory_gbps * 1e3)
         rate, launches = device.peak_gflops, 1
+        if region.reductions and not region.anchors and is_flat(region):
+            launches += len(region.reductions)
         if region.anchors:
             knobs = complete_knobs(knob_space(region, device), config)
             gain = 0.5 if dot_type(region) is FLOAT else _TENSOR_CORE_GAIN
@@ -95,7 +97,7 @@ def emit(region: Region, knobs: dict[str, int]) -> Emitted:
     """Generated kernels of a region that the engine supports."""
     if region.anchors:
         return emit_gemm(region, knobs)
-    return emit_rows(region, knobs) if region.reductions else emit_pointwise(region, knobs)
+    return emit_pointwise(region, knobs) if is_flat(region) else emit_rows(region, knobs)
 
 
 def _assemble(region: Region, emitted: Emitted, sm: int, *, aligned: bool) -> Executable:

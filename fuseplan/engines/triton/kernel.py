@@ -41,9 +41,11 @@ class Param:
         return self.kind in (ParamKind.POINTER, ParamKind.SCRATCH)
 
     @property
-    def is_multiple_of_16(self) -> bool:
-        """Whether the number may be promised to be one; 0 is not worth a compile of its own."""
-        return self.kind is ParamKind.NUMBER and self.type[0] == "i" and self.value % 16 == 0
+    def multiple(self) -> int:
+        """A power of two that may be promised to divide a number: enough for 16-byte vectors of any type, or 1."""
+        if self.kind is not ParamKind.NUMBER or self.type[0] != "i":
+            return 1
+        return next((m for m in (16, 8, 4) if self.value % m == 0), 1)
 
 
 @dataclass(frozen=True)

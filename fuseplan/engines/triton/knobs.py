@@ -9,6 +9,7 @@ from math import prod
 from fuseplan.dtypes import FLOAT
 from fuseplan.engines.base import Config, KnobSpace, config
 from fuseplan.engines.triton.emit_gemm import dot_type, gemm_extents
+from fuseplan.engines.triton.emit_pointwise import is_flat
 from fuseplan.engines.triton.emit_rows import tile_shape
 from fuseplan.errors import ArgumentError
 from fuseplan.ir.region import Region
@@ -41,9 +42,9 @@ def knob_space(region: Region, device: Device) -> ListedKnobs:
     """The configs of a region's kernel form."""
     if region.anchors:
         return _listed(_gemm_configs(region, device))
-    if region.reductions:
-        return _listed(_rows_configs(region, device))
-    return _listed(_pointwise_configs(region, device))
+    if is_flat(region):
+        return _listed(_pointwise_configs(region, device))
+    return _listed(_rows_configs(region, device))
 
 
 def complete_knobs(space: ListedKnobs, chosen: Config) -> dict[str, int]:
@@ -65,6 +66,8 @@ def complete_knobs(space: ListedKnobs, chosen: Config) -> dict[str, int]:
 
 def _pointwise_configs(region: Region, device: Device) -> list[dict[str, int]]:
     total = prod(region.domain)
+    if region.reductions:  # one atomic per program: fewer, larger ones
+        return [{"BLOCK": 4096, "num_warps": 8}, {"BLOCK": 8192, "num_warps": 8}, {"BLOCK": 2048, "num_warps": 4}]
     small = {"BLOCK": 256, "num_warps": 4}
     configs = [{"BLOCK": 1024, "num_warps": 4}, {"BLOCK": 2048, "num_warps": 8}, {"BLOCK": 512, "num_warps": 4}, small]
     return [small, *configs] if total < 512 * device.sm_count else configs
@@ -90,7 +93,9 @@ def _rows_configs(region: Region, device: Device) -> list[dict[str, int]]:
     else:
         packed = max(1, min(_power_of_two(rows), 2048 // whole, max(1, rows // device.sm_count)))
         packed = 1 << (packed.bit_length() - 1)
-        tiles = [(packed, whole), (1, whole), (min(2 * packed, _power_of_two(rows)), whole)]
+        tiles = [(packed, whole), (1, whole)]
+        if 2 * packed * whole <= _PERSISTENT_COLUMNS:
+            tiles.append((min(2 * packed, _power_of_two(rows)), whole))
         if whole > 4096:
             tiles.append((1, 2048))  # looped: fewer registers, rows are read again from the L2
     configs = [{"ROWS": r, "BLOCK": c, "num_warps": _warps(r * c)} for r, c in tiles]

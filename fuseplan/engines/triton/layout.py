@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from fuseplan.ir.graph import span_elements
-from fuseplan.ir.region import Operand, Region, Role
+from fuseplan.ir.region import Operand, Region, Role, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,14 @@ def has_axis(dim: Sequence[int], axis: int, rank: int) -> bool:
 def has_group(dim: Sequence[int], group: Group, rank: int) -> bool:
     """Whether these dims extend over the group (all of its axes or none: that is how groups are made)."""
     return any(has_axis(dim, axis, rank) for axis in group.axes)
+
+
+def reduced_axes(region: Region, value: Value) -> frozenset[int]:
+    """Axes of the domain that a reduction really runs over."""
+    rank = len(region.domain)
+    axes = value.attr("axes")
+    assert isinstance(axes, tuple)
+    return frozenset(a for a in (int(str(x)) % rank for x in axes) if region.domain[a] > 1)
 
 
 def is_wide(region: Region, domain: Sequence[int]) -> bool:

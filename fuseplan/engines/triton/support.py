@@ -8,9 +8,8 @@ import importlib.util
 from fuseplan.codegen import triton_expr as expr
 from fuseplan.dtypes import BFLOAT16, BOOLEAN, FLOAT, HALF
 from fuseplan.engines.base import YES, FusionLimits, Support, no
-from fuseplan.engines.triton.closing import dependent_values
-from fuseplan.engines.triton.emit_rows import reduced_axes
-from fuseplan.engines.triton.layout import padded
+from fuseplan.engines.triton.closing import closing_gap
+from fuseplan.engines.triton.layout import reduced_axes
 from fuseplan.ir.region import ELEMENTWISE, Region
 from fuseplan.runtime.device import Device
 
@@ -97,29 +96,4 @@ def _gemm_gap(region: Region) -> str:
             return f"matmul operand {side} is computed in the region ('{region.values[index].op}'), not loaded"
         if anchor.dim[-2:] != region.domain[-2:]:
             return "the matmul's result is broadcast over M or N by its epilogue"
-    return _closing_gap(region)
-
-
-def _closing_gap(region: Region) -> str:
-    rank = len(region.domain)
-    wide = {axis for axis in range(rank) if region.domain[axis] > 1}
-    later = dependent_values(region)
-    for index in region.reductions:
-        value = region.values[index]
-        source = region.values[value.args[0]]
-        if reduced_axes(region, value) != wide or not wide:
-            return "a reduction after a matmul must run over all axes"
-        if index in later:
-            return "a reduction of a reduction after a matmul"
-        if value.attr("mode") == "mul":
-            return "a product over all elements has no atomic form"
-        if value.compute not in (FLOAT, HALF, BFLOAT16):
-            return f"a reduction after a matmul in compute type {value.compute} has no atomic form"
-        if max(padded(source.dim, rank)[-2:]) == 1:
-            return "a reduction after a matmul of something that does not extend over its tile"
-    for index in later:
-        if any(extent > 1 for extent in region.values[index].dim):
-            return "the result of a reduction after a matmul is used again over its tile"
-        if any(region.anchors[0] == a for a in region.values[index].args):
-            return "the matmul's result is used again after a reduction"
-    return ""
+    return closing_gap(region)
