@@ -62,9 +62,11 @@ def _method(schema: OpSchema) -> str:
     heads = [_head(form, order, result) for order in orders]
     doc = document(form).rstrip().replace("\n", "\n        ").replace("        \n", "\n")
     body = f'\n        """{doc}\n        """\n'
+    aliases = "".join(f"    {alias} = {schema.name}\n" for alias in schema.aliases)
     if len(heads) == 1:
-        return heads[0] + body
-    return "\n".join(f"    @overload\n{head}{body if i == 0 else ' ...'}" for i, head in enumerate(heads))
+        return heads[0] + body + aliases
+    shown = "\n".join(f"    @overload\n{head}{body if i == 0 else ' ...'}" for i, head in enumerate(heads))
+    return f"{shown}\n{aliases}" if aliases else shown
 
 
 def _head(form: CallForm, order: tuple[str, ...] | None, result: str) -> str:

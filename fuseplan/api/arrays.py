@@ -7,7 +7,7 @@ from typing import Any
 
 from fuseplan.api.datatypes import dtype_of_array
 from fuseplan.dtypes import DType
-from fuseplan.errors import ArgumentError
+from fuseplan.errors import ArgumentError, InvalidGraphError
 from fuseplan.ir.graph import packed_stride
 
 _HOST_DEVICES = frozenset({1, 3})  # DLPack: kDLCPU, kDLCUDAHost
@@ -52,17 +52,23 @@ def describe(array: Any, what: str) -> ArrayFacts:
         )
     dim = tuple(int(d) for d in shape)
     dtype = dtype_of_array(array_dtype, what)
-    stride = _strides(array, dim)
+    stride = _strides(array, dim, what)
     return ArrayFacts(dim or (1,), stride or (1,), dtype, _is_host(array))
 
 
-def _strides(array: Any, dim: tuple[int, ...]) -> tuple[int, ...]:
+def _strides(array: Any, dim: tuple[int, ...], what: str) -> tuple[int, ...]:
     in_elements = getattr(array, "stride", None)
     if callable(in_elements):
         return tuple(int(s) for s in in_elements())
     in_bytes = getattr(array, "strides", None)
     if in_bytes is not None and not callable(in_bytes):
-        return tuple(int(s) // int(array.dtype.itemsize) for s in in_bytes)
+        size = int(array.dtype.itemsize)
+        if any(int(s) % size for s in in_bytes):
+            raise InvalidGraphError(
+                f"{what}: strides of {list(in_bytes)} bytes are no multiples of its element size {size}",
+                fix="pass a copy of the array",
+            )
+        return tuple(int(s) // size for s in in_bytes)
     return packed_stride(dim)
 
 

@@ -78,7 +78,7 @@ def call_form(schema: OpSchema) -> CallForm:
     given = tuple(p.name for p in schema.outputs if p.name in parameters)
     matches: dict[str, Matches] = {p.name: _is_tensor for p in schema.inputs}
     matches.update(dict.fromkeys(given, _is_tensor))
-    matches.update({a.name: _matcher(a) for a in schema.attrs})
+    matches.update({a.name: _matcher(a) for a in schema.attrs if not a.is_internal})
     matches.update(name=lambda v: isinstance(v, str), compute_data_type=is_data_type, out_dims=_is_dims)
     orders = tuple(dict.fromkeys((schema.positional, schema.classic, _split_padding(schema.classic))))
     certain = 0

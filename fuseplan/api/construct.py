@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from fuseplan import dtypes
@@ -42,6 +43,30 @@ class Construction(GraphState):
             alignment_value: promise that every stored value is a multiple of it
         """
         made = self._new_tensor(name or f"tensor_{self.number('tensor')}")
+        with self._whole(len(self.tensor_list) - 1):
+            self._declare(made, dim, stride, data_type, is_virtual, is_pass_by_value)
+            if uid is not None and uid != -1:
+                made.set_uid(uid)
+            if ragged_offset is not None:
+                made.set_ragged_offset(ragged_offset)
+            if reordering_type is not enums.tensor_reordering.NONE:
+                made.set_reordering_type(reordering_type)
+            if ragged_offset_multiplier != 1:
+                made.set_ragged_offset_multiplier(ragged_offset_multiplier)
+            if alignment_value != 1:
+                made.set_alignment_value(alignment_value)
+        return made
+
+    def _declare(
+        self,
+        made: Tensor,
+        dim: Iterable[int],
+        stride: Iterable[int] | None,
+        data_type: object,
+        is_virtual: bool,
+        is_pass_by_value: bool,
+    ) -> None:
+        """Set the fields that every tensor has."""
         made._dim = to_ints(dim, f"dim of tensor {made._name!r}") or None
         if stride is not None:
             made._stride = to_ints(stride, f"stride of tensor {made._name!r}") or None
@@ -49,17 +74,18 @@ class Construction(GraphState):
         made._is_virtual, made._is_pass_by_value = bool(is_virtual), bool(is_pass_by_value)
         if is_virtual and made._dtype is None:
             made._dtype = self.intermediate_dtype
-        if uid is not None and uid != -1:
-            made.set_uid(uid)
-        if ragged_offset is not None:
-            made.set_ragged_offset(ragged_offset)
-        if reordering_type is not enums.tensor_reordering.NONE:
-            made.set_reordering_type(reordering_type)
-        if ragged_offset_multiplier != 1:
-            made.set_ragged_offset_multiplier(ragged_offset_multiplier)
-        if alignment_value != 1:
-            made.set_alignment_value(alignment_value)
-        return made
+
+    @contextmanager
+    def _whole(self, count: int) -> Iterator[None]:
+        """Take all tensors after the first `count` away again if the block fails: a refused call leaves nothing."""
+        try:
+            yield
+        except BaseException:
+            for tensor in self.tensor_list[count:]:
+                self.uids.release(tensor)
+                self.default_buffers.pop(tensor, None)
+            del self.tensor_list[count:]
+            raise
 
     def tensor_like(
         self, template: Any = None, name: str = "", is_virtual: bool = False, *, input: Any = None
@@ -105,11 +131,13 @@ class Construction(GraphState):
             value: a float is FLOAT, an int INT32 or INT64, a bool BOOLEAN; text is read as one of these
             scalar_type: patched at execution, or baked into the plan
         """
-        made = self._new_tensor(name or f"tensor_{self.number('tensor')}")
-        kind = to_enum(scalar_type, enums.scalar_type, f"scalar_type of {made._name!r}")
+        name = name or f"tensor_{self.number('tensor')}"
+        kind = to_enum(scalar_type, enums.scalar_type, f"scalar_type of {name!r}")
         if kind is None:
-            raise ArgumentError(f"scalar {made._name!r} has no scalar_type", fix="pass scalar_type.RUNTIME_PARAM")
-        made._value = _to_scalar(value, made._name)
+            raise ArgumentError(f"scalar {name!r} has no scalar_type", fix="pass scalar_type.RUNTIME_PARAM")
+        number = _to_scalar(value, name)
+        made = self._new_tensor(name)
+        made._value = number
         if isinstance(made._value, bool):
             made._dtype = dtypes.BOOLEAN
         elif isinstance(made._value, int):
@@ -136,6 +164,10 @@ class Construction(GraphState):
             bound: arguments by name
         """
         self.touch("adding a node")
+        with self._whole(len(self.tensor_list)):
+            return self._add_node(form, bound)
+
+    def _add_node(self, form: CallForm, bound: dict[str, Any]) -> Any:
         op = form.schema.name
         name, compute, dims = bound.pop("name", ""), bound.pop("compute_data_type", None), bound.pop("out_dims", None)
         if form.schema.prepare is not None:

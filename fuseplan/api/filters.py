@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from fuseplan.api.arguments import to_list
 from fuseplan.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -18,7 +19,10 @@ def bar_names(parts: Iterable[str]) -> Filter:
     """Bar plans whose name contains any of these strings."""
     if isinstance(parts, str):
         raise ArgumentError(f"engine names must be a list of str, not {parts!r}", fix=f"pass [{parts!r}]")
-    wanted = tuple(parts)
+    wanted = tuple(to_list(parts, "engine names"))
+    for part in wanted:
+        if not isinstance(part, str):
+            raise ArgumentError(f"engine names must be a list of str, not {part!r}", fix=f"pass [{str(part)!r}]")
 
     def reason(entry: Entry) -> str:
         hit = next((part for part in wanted if part in entry.name), None)
@@ -50,7 +54,7 @@ def need_notes(field: str, notes: Iterable[Enum]) -> Filter:
 
 
 def _names(notes: Iterable[Enum]) -> frozenset[str]:
-    found = tuple(notes)
+    found = tuple(to_list(notes, "notes", "pass a list of members of a note enum"))
     for note in found:
         if not isinstance(note, Enum):
             raise ArgumentError(f"notes must be members of a note enum, not {note!r}", fix="pass a list of members")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from fuseplan.engines.registry import engines_for
 from fuseplan.errors import ArgumentError, DeviceError
 from fuseplan.runtime.device import Device, cpu_device, cuda_devices, device_of
 
@@ -102,19 +103,22 @@ class Handle:
 
 
 def create_handle(device: str | None = None) -> Handle:
-    """A handle on the default stream.
+    """A handle on the default stream. Finds the engines of its device, so that the first plan does not wait for that.
 
     Args:
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``; None is the current CUDA device, without one the CPU
     Raises:
         DeviceError: there is no such device
     """
-    if device is None:
-        return Handle(next(_serials))
-    if not isinstance(device, str):
-        raise ArgumentError(f"device must be a str, not {device!r}", fix='pass "cpu", "cuda" or "cuda:1"')
-    target = device_of(device)
-    return Handle(next(_serials), CPU_ORDINAL if target.kind == "cpu" else target.index)
+    ordinal = None
+    if device is not None:
+        if not isinstance(device, str):
+            raise ArgumentError(f"device must be a str, not {device!r}", fix='pass "cpu", "cuda" or "cuda:1"')
+        target = device_of(device)
+        ordinal = CPU_ORDINAL if target.kind == "cpu" else target.index
+    made = Handle(next(_serials), ordinal)
+    engines_for(made.target.kind)
+    return made
 
 
 def destroy_handle(handle: Handle) -> None:

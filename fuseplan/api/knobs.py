@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from fuseplan.api import enums
+from fuseplan.api.arguments import to_int
 from fuseplan.errors import ArgumentError
 
 
@@ -57,13 +58,15 @@ def by_type(knobs: Mapping[str, int]) -> dict[enums.knob_type | str, int]:
 def by_name(knobs: Mapping[object, int] | None) -> dict[str, int]:
     """Knob values by name, from types or names. Raises ArgumentError."""
     named: dict[str, int] = {}
+    if knobs is not None and not isinstance(knobs, Mapping):
+        raise ArgumentError(f"knobs must be a dict, not {knobs!r}", fix="pass {knob_type.STAGES: 3}")
     for key, value in (knobs or {}).items():
         name = key.name if isinstance(key, enums.knob_type) else key
         if not isinstance(name, str):
             raise ArgumentError(
                 f"knobs are named by a knob_type or a str, not {key!r}", fix="pass {knob_type.STAGES: 3}"
             )
-        named[name] = int(value)
+        named[name] = to_int(value, f"knob {name!r}")
     return named
 
 

@@ -13,8 +13,10 @@ class OpMethods(Construction):
 
 
 def attach(schema: OpSchema) -> None:
-    """Give graphs the method of an op."""
-    setattr(OpMethods, schema.name, make_method(schema))
+    """Give graphs the method of an op, under each of its names."""
+    method = make_method(schema)
+    for name in (schema.name, *schema.aliases):
+        setattr(OpMethods, name, method)
 
 
 for _schema in all_schemas():

@@ -780,10 +780,6 @@ class OpMethods(Construction):
         stats_use_log2: bool | None = ...,
         *,
         attn_scale_prefolded: Any = ...,
-        attn_scale_value: float | None = ...,
-        has_dropout: bool | None = ...,
-        has_half_softmax: bool | None = ...,
-        has_score_mod: bool | None = ...,
         kv_mask: TensorLike | None = ...,
         out_dims: OutDims | None = ...,
         softmax_precision: Any = ...,
@@ -793,6 +789,7 @@ class OpMethods(Construction):
         Returns:
             [O, Stats]
         """
+    scaled_dot_product_flash_attention = sdpa
 
     def sigmoid(
         self,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fuseplan.api.tensor import Tensor
+from fuseplan.api.arguments import to_int, to_list
+from fuseplan.api.tensor import Tensor, to_ints
 from fuseplan.errors import ArgumentError, BindError, UnknownNameError
 
 Names = Mapping[str, int | None]  # name -> uid, None where several tensors share it
@@ -65,7 +66,7 @@ def from_sequence(buffers: Any, tensor_uids: Any) -> dict[int, Any]:
     """The pack of a list of buffers and the uids that go with them, in order. Raises BindError."""
     if not isinstance(buffers, (list, tuple)):
         raise ArgumentError(f"tensor_uids goes with a list of buffers, not {type(buffers).__name__}", fix="pass a list")
-    uids = [uid.__index__() for uid in tensor_uids]
+    uids = [to_int(uid, "an entry of tensor_uids") for uid in to_list(tensor_uids, "tensor_uids")]
     if len(uids) != len(buffers):
         raise BindError(f"{len(buffers)} buffers but {len(uids)} tensor_uids", fix="give one uid per buffer")
     if len(set(uids)) != len(uids):
@@ -85,14 +86,23 @@ def to_overrides(uids: Sequence[int] | None, shapes: Any, strides: Any) -> Overr
     """
     if uids is None and shapes is None and strides is None:
         return ()
-    if uids is None or shapes is None or strides is None or not len(uids) == len(shapes) == len(strides):
+    fix = "give dims and strides for every overridden uid"
+    if uids is None or shapes is None or strides is None:
+        raise BindError("override_uids, override_shapes and override_strides go together", fix=fix)
+    uids, shapes = to_list(uids, "override_uids"), to_list(shapes, "override_shapes")
+    strides = to_list(strides, "override_strides")
+    if not len(uids) == len(shapes) == len(strides):
         raise BindError(
-            "override_uids, override_shapes and override_strides must be lists of equal length",
-            fix="give dims and strides for every overridden uid",
+            f"override_uids, override_shapes and override_strides have {len(uids)}, {len(shapes)} and "
+            f"{len(strides)} entries",
+            fix=fix,
         )
-    made = {
-        u.__index__(): (tuple(map(int, d)), tuple(map(int, s))) for u, d, s in zip(uids, shapes, strides, strict=True)
-    }
+    made: dict[int, Layout] = {}
+    for given, d, s in zip(uids, shapes, strides, strict=True):
+        uid = to_int(given, "an entry of override_uids")
+        if uid in made:
+            raise BindError(f"override_uids {uids} names uid {uid} twice", fix="give every uid once")
+        made[uid] = (to_ints(d, f"override shape of uid {uid}"), to_ints(s, f"override strides of uid {uid}"))
     for uid, (dim, stride) in made.items():
         if len(dim) != len(stride):
             raise BindError(f"override of uid {uid}: {len(dim)} dims but {len(stride)} strides", fix="give one per dim")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fuseplan.api import enums
+from fuseplan.api.arguments import to_int, to_list
 from fuseplan.api.datatypes import to_enum
 from fuseplan.api.filters import Filter
 from fuseplan.api.knobs import by_name
@@ -60,13 +61,15 @@ class Planning(Validation):
 
     def create_execution_plan(self, engine_id: int, knobs: dict[Any, int] | None = None) -> Planning:
         """Append exactly this plan (replay of a choice); its index is the count less one."""
+        engine_id = to_int(engine_id, "engine_id of create_execution_plan()")
+        named = by_name(knobs)
         self.build_operation_graph()
         assert self.graph is not None
         plans = self.plan_list
         if plans is None:
             plans = make_plans(self.graph, self.device, ())
             plans.entries.clear()  # a list that was asked for nothing still holds the general plan
-        plans.append(int(engine_id), by_name(knobs))
+        plans.append(engine_id, named)
         self._adopt_plans(plans)
         return self
 
@@ -193,6 +196,7 @@ class Planning(Validation):
     def need_entry(self, index: int) -> Entry:
         """One entry. Raises PlanIndexError."""
         entries = self.need_plans("asking for a plan").entries
+        index = to_int(index, f"plan index of graph {self.name!r}", f"pass 0 to {len(entries) - 1}")
         if not 0 <= index < len(entries):
             raise PlanIndexError(
                 f"plan index {index} is out of range for graph {self.name!r}",
@@ -220,7 +224,7 @@ class Planning(Validation):
 def _mode_names(heuristics: Iterable[enums.heur_mode] | enums.heur_mode | None) -> tuple[str, ...]:
     if isinstance(heuristics, enums.heur_mode):
         heuristics = (heuristics,)
-    modes = _DEFAULT_MODES if heuristics is None else tuple(heuristics)
+    modes = _DEFAULT_MODES if heuristics is None else tuple(to_list(heuristics, "heuristics", "pass [heur_mode.A]"))
     for mode in modes:
         if not isinstance(mode, enums.heur_mode):
             raise ArgumentError(f"heuristics must be a list of heur_mode, not {mode!r}", fix="pass [heur_mode.A]")

@@ -32,7 +32,7 @@ class UidTable:
 
     def claim(self, tensor: Tensor, uid: int) -> None:
         """Give a tensor a uid that the user chose."""
-        self._release(tensor)
+        self.release(tensor)
         holder = self.holders.get(uid)
         tensor._uid, tensor._is_user_uid = uid, True
         if holder is not None and holder._is_user_uid:
@@ -43,7 +43,8 @@ class UidTable:
             holder._uid = self.take_next()
             self.holders[holder._uid] = holder
 
-    def _release(self, tensor: Tensor) -> None:
+    def release(self, tensor: Tensor) -> None:
+        """Forget that a tensor holds its uid."""
         uid = tensor._uid
         rivals = self._contested.get(uid)
         if rivals and tensor in rivals:

@@ -10,6 +10,7 @@ from fuseplan.api.tensor import Tensor
 from fuseplan.errors import InvalidGraphError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import DraftTensor, Graph, GraphBuilder
 from fuseplan.ops import infer
+from fuseplan.runtime import collector
 
 Layouts = Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]]  # uid -> dims and strides
 
@@ -24,7 +25,8 @@ class Validation(OpMethods):
             InvalidGraphError: naming the node or tensor, what is wrong and how to fix it
         """
         if self.graph is None:
-            self.graph = self.infer_graph({})
+            with collector.paused():
+                self.graph = self.infer_graph({})
 
     def build_operation_graph(self) -> None:
         """Validate if needed, and freeze the graph: from here on it cannot be changed."""

@@ -301,10 +301,10 @@ _ATTRS = (  # table
         "is_inference", "attn_scale", "use_causal_mask", "use_causal_mask_bottom_right", "sliding_window_length",
         "dropout", "score_mod", "softmax_precision", "attn_scale_prefolded",
     )),
-    Attr("attn_scale_value", "float"),  # set by prepare: attn_scale as a number
-    Attr("has_dropout", "bool", False),
-    Attr("has_score_mod", "bool", False),
-    Attr("has_half_softmax", "bool", False),
+    Attr("attn_scale_value", "float", is_internal=True),  # attn_scale as a number
+    Attr("has_dropout", "bool", False, is_internal=True),
+    Attr("has_score_mod", "bool", False, is_internal=True),
+    Attr("has_half_softmax", "bool", False, is_internal=True),
     Attr("use_alibi_mask", "bool", False),
     Attr("use_padding_mask", "bool", False),
     Attr("diagonal_alignment", "enum:diagonal_alignment", "TOP_LEFT"),
@@ -342,6 +342,7 @@ SDPA = register(
         returns_list=True,
         prepare=_prepare,
         results=_results,
+        aliases=("scaled_dot_product_flash_attention",),
         doc="Attention: softmax of scaled, biased and masked scores q k^T, times v; optionally its row statistics.",
     )
 )

@@ -37,12 +37,14 @@ class Attr:
             member's name), ``any`` (passed through to `prepare`, never stored)
         default: value when the caller leaves it out
         is_required: leaving it out is an error that validate reports
+        is_internal: stored by `prepare`; not an argument of the method
     """
 
     name: str
     kind: str
     default: AttrValue = None
     is_required: bool = False
+    is_internal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ class OpSchema:
         exact_when: for ops where that depends on attributes: whether this node is exact
         results: ``results(bound arguments after prepare) -> optional output ports that this call makes``;
             None: all of them. An output port that is also a parameter (in `classic`) is a tensor the caller passes
+        aliases: further (deprecated) names of the method
         doc: one paragraph for the method's docstring
     """
 
@@ -213,6 +216,7 @@ class OpSchema:
     is_exact: bool = False
     exact_when: Callable[[Node], bool] | None = None
     results: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None
+    aliases: tuple[str, ...] = ()
     doc: str = ""
 
     def is_exact_at(self, node: Node) -> bool:

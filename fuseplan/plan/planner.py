@@ -12,6 +12,7 @@ from fuseplan.ir.graph import Graph
 from fuseplan.plan.assign import Assigner, Assignment
 from fuseplan.plan.explain import explain_plans
 from fuseplan.plan.plan import Builder, BuiltPlan
+from fuseplan.runtime import collector
 from fuseplan.runtime.device import Device
 
 MAX_PLANS = 32
@@ -130,13 +131,22 @@ class PlanList:
         assignments = tuple(self._assigner.assign(engine))
         main = _main_region(engine, assignments)
         if assignments[main].engine is not engine:
-            raise cudnnGraphNotSupportedError(f"engine {engine.name!r} takes no part of graph {self.graph.name!r}")
+            raise cudnnGraphNotSupportedError(
+                f"engine {engine.name!r} takes no part of graph {self.graph.name!r}",
+                fix="use an engine of the list: get_engine_and_knobs_at_index()",
+            )
         space = engine.knobs(assignments[main].region, self.device).knobs
         unknown = sorted(set(knobs) - set(space))
         if unknown:
             raise cudnnGraphNotSupportedError(
                 f"engine {engine.name!r} has no knob {unknown[0]!r} here", fix=f"its knobs are {sorted(space)}"
             )
+        for name, value in sorted(knobs.items()):
+            if value not in space[name]:
+                raise cudnnGraphNotSupportedError(
+                    f"engine {engine.name!r} cannot set knob {name!r} to {value} here",
+                    fix=f"its values are {list(space[name])}",
+                )
         config = tuple(sorted({**dict(assignments[main].config), **knobs}.items()))
         changed = replace(assignments[main], config=config)
         self.entries.append(self._entry(engine, (*assignments[:main], changed, *assignments[main + 1 :])))
@@ -156,7 +166,8 @@ class PlanList:
         entry = self.entry(index)
         if entry.built is None:
             engine = (entry.engine_name, entry.engine_id)
-            entry.built = self._builder.build(entry.name, engine, entry.knobs, entry.assignments)
+            with collector.paused():
+                entry.built = self._builder.build(entry.name, engine, entry.knobs, entry.assignments)
         return entry.built
 
     def general(self, plan: BuiltPlan) -> BuiltPlan:
@@ -176,4 +187,5 @@ def _main_region(engine: Engine, assignments: Sequence[Assignment]) -> int:
 
 def make_plans(graph: Graph, device: Device, modes: Sequence[str] = ("A", "FALLBACK")) -> PlanList:
     """Plans of the graph, ranked without timing. Modes are A, B, FALLBACK and OPENSOURCE, in the order given."""
-    return PlanList(graph, device, modes)
+    with collector.paused():
+        return PlanList(graph, device, modes)
