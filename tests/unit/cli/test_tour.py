@@ -9,15 +9,17 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+import fuseplan
 from fuseplan.cli.main import app
 from fuseplan.cli.tour import command, formulas, kernels, lifecycle
 from fuseplan.cli.tour.stage import Outcome, Stage, TourError
+from fuseplan.errors import ToolchainError
 
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr("fuseplan.cli.tour.stage.SECONDS_PER_TIMING", 0.0)
-    return Stage("cpu", "tiny", Console(), None)
+    return Stage("cpu", "tiny", Console(force_terminal=False), None)
 
 
 ALONE: list[command.Section] = [
@@ -46,6 +48,23 @@ def test_tour_section_that_needs_another_matches(stage: Stage, section: command.
 
 def test_tour_environment_names_the_device(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     assert lifecycle.environment(stage).note == "cpu, FLOAT"
+
+
+def test_tour_autotuning_lists_a_plan_that_needs_a_missing_compiler_and_goes_on(
+    stage: Stage, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels.conv_fusion(stage)
+    right = fuseplan.pygraph.get_workspace_size_plan_at_index
+
+    def no_compiler(graph: fuseplan.pygraph, index: int) -> int:
+        if index == 0:
+            raise ToolchainError("there is no C compiler")
+        return right(graph, index)
+
+    monkeypatch.setattr(fuseplan.pygraph, "get_workspace_size_plan_at_index", no_compiler)
+    found = kernels.autotuning(stage)
+    assert found.error is not None and found.error <= stage.tolerance
+    assert "plan 0                 cannot run: there is no C compiler" in capsys.readouterr().out
 
 
 def test_tour_wrong_result_fails_its_section(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
