@@ -107,7 +107,7 @@ def _tensor_from_json(t: dict[str, Any]) -> TensorSpec:
     value = _frozen(t["value"]) if "value" in t else None
     return TensorSpec(
         int(t["uid"]), str(t["name"]), dim, stride, dtype_of(t["dtype"]), bool(t["is_virtual"]),
-        bool(t["is_pass_by_value"]), value, bool(t.get("is_constant", False)),  # type: ignore[arg-type]
+        bool(t["is_pass_by_value"]), value, bool(t.get("is_constant", False)),
     )  # fmt: skip
 
 

@@ -38,7 +38,8 @@ def print_region(region: Region) -> str:
     lines = []
     for k, o in enumerate(region.operands):
         lines.append(f"  operand {k}: {o.role.value} {type_name(o.dtype, o.dim)} stride {list(o.stride)} uid {o.uid}")
-    load_of, store_of = region.operand_of, {}
+    load_of = region.operand_of
+    store_of: dict[int, list[int]] = {}
     for value, operand in region.stores:
         store_of.setdefault(value, []).append(operand)
     for i, v in enumerate(region.values):

@@ -30,7 +30,9 @@ def fuse(graph: Graph, nodes: Sequence[int], cache: FragmentCache, reason: str =
         _append(draft, graph, node, rank, cache)
         cost += Cost(flops=cache.facts(node).op_cost.flops)
     values, remap = _sweep(draft.values, [draft.made[uid] for uid in exposed])
-    loads, operands, position = [], [], {}
+    loads: list[tuple[int, int]] = []
+    operands: list[Operand] = []
+    position: dict[int, int] = {}
     for value, operand in draft.loads:
         if remap[value] >= 0:
             if operand not in position:
@@ -101,7 +103,8 @@ def _sweep(values: list[Value], roots: list[int]) -> tuple[tuple[Value, ...], li
         if used[i]:
             for a in values[i].args:
                 used[a] = True
-    remap, kept = [-1] * len(values), []
+    remap = [-1] * len(values)
+    kept: list[Value] = []
     if all(used):
         return tuple(values), list(range(len(values)))
     for i, v in enumerate(values):

@@ -57,7 +57,7 @@ def narrow(xp: ArrayNamespace, x: Array, t: DType) -> Array:
 def _is_floating(xp: ArrayNamespace, x: Array) -> bool:
     if xp.is_torch:
         return bool(x.dtype.is_floating_point)
-    return x.dtype.kind == "f" or x.dtype.name.startswith(("bfloat", "float"))
+    return bool(x.dtype.kind == "f" or x.dtype.name.startswith(("bfloat", "float")))
 
 
 def float_to_int(xp: ArrayNamespace, x: Array, t: DType) -> Array:

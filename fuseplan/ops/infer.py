@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from math import isfinite, prod
+
 from fuseplan import dtypes
 from fuseplan.errors import InvalidGraphError
-from fuseplan.ir.graph import DraftNode, DraftTensor, GraphBuilder, packed_stride
+from fuseplan.ir.graph import DraftNode, DraftTensor, GraphBuilder, packed_stride, span_elements
 from fuseplan.ops.schema import reject, schema_of
+
+#: so that the bytes of a tensor, and offsets in it, fit 64 bits
+MAX_ELEMENTS = 1 << 56
 
 
 def complete(builder: GraphBuilder) -> None:
@@ -35,6 +40,7 @@ def complete(builder: GraphBuilder) -> None:
                 raise reject(node, f"input {port!r} is missing", f"pass a tensor as {port}=")
         schema.infer(node)
         for port, tensor in node.outputs.items():
+            _check_maker(node, port, tensor, is_made=id(tensor) in made, is_read=id(tensor) in seen)
             made.add(id(tensor))
             seen.add(id(tensor))
             if tensor.dtype is None:
@@ -65,6 +71,38 @@ def _complete_input(node: DraftNode, tensor: DraftTensor, io: dtypes.DType | Non
     if tensor.stride is None:
         tensor.stride = packed_stride(tensor.dim)
     check_layout(tensor)
+    if tensor.is_pass_by_value or tensor.value is not None:
+        _check_scalar_value(tensor)
+
+
+def _check_scalar_value(tensor: DraftTensor) -> None:
+    """A host scalar has one element, and its type can hold the value that the graph owns. Raises InvalidGraphError."""
+    assert tensor.dim is not None and tensor.dtype is not None
+    if any(d != 1 for d in tensor.dim):
+        raise InvalidGraphError(
+            f"tensor {tensor.name!r} is pass-by-value, but has dims {list(tensor.dim)}",
+            fix="give it one element (all dims 1), or pass it as an ordinary tensor",
+        )
+    value, dtype = tensor.value, tensor.dtype
+    if value is None or dtype.is_float or dtype.kind == "bool":
+        return
+    low = 0 if dtype.kind == "uint" else -(1 << (dtype.bits - 1))
+    if not isfinite(value) or value != int(value) or not low <= value < low + (1 << dtype.bits):
+        raise InvalidGraphError(
+            f"scalar {tensor.name!r} has the value {value}, which its type {dtype.name} cannot hold",
+            fix="set_data_type to a type that holds it, or change the value",
+        )
+
+
+def _check_maker(node: DraftNode, port: str, tensor: DraftTensor, *, is_made: bool, is_read: bool) -> None:
+    """A tensor is made once, before it is read, and is no value of the graph's. Raises InvalidGraphError."""
+    what = f"output {port!r} ({tensor.name!r})"
+    if is_made:
+        raise reject(node, f"{what} is made by an earlier output already", "pass a tensor of its own")
+    if is_read:
+        raise reject(node, f"{what} is read by this node or an earlier one", "pass a tensor of its own")
+    if tensor.value is not None:
+        raise reject(node, f"{what} is a scalar that the graph owns", "pass a tensor made with tensor()")
 
 
 def check_layout(tensor: DraftTensor) -> None:
@@ -79,6 +117,11 @@ def check_layout(tensor: DraftTensor) -> None:
         raise InvalidGraphError(f"tensor {tensor.name!r} has dims {list(dim)}", fix="every extent must be at least 1")
     if any(s < 0 for s in stride):
         raise InvalidGraphError(f"tensor {tensor.name!r} has strides {list(stride)}", fix="strides must not be negative")
+    if max(span_elements(dim, stride), prod(dim)) > MAX_ELEMENTS:
+        raise InvalidGraphError(
+            f"tensor {tensor.name!r} with dims {list(dim)} and strides {list(stride)} is larger than any memory",
+            fix="correct its dims and strides: a tensor has less than 2^56 elements",
+        )
 
 
 def has_overlap(dim: tuple[int, ...], stride: tuple[int, ...]) -> bool:

@@ -18,7 +18,8 @@ def view_host(address: int, dim: tuple[int, ...], stride: tuple[int, ...], t: DT
     """Host memory as a NumPy array; nothing is copied and the memory is not kept alive."""
     kind = numpy_dtype(t)
     size = span_elements(dim, stride) * kind.itemsize
-    raw = np.frombuffer((ctypes.c_char * size).from_address(address), dtype=np.uint8).view(kind)
+    memory = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+    raw = np.frombuffer(memory, dtype=np.uint8).view(kind)
     return np.lib.stride_tricks.as_strided(raw, dim, tuple(s * kind.itemsize for s in stride))
 
 

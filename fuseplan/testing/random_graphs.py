@@ -161,7 +161,7 @@ def _start(maker: GraphMaker) -> tuple[int, ...]:
         n, c, h, k = rng.choice((1, 2)), rng.choice((1, 3, 4)), rng.randint(3, 7), rng.choice((1, 4, 5))
         x = maker.input((n, c, h, h))
         w = maker.input((k, c, 3, 3))
-        dims = {"Y": (n, k, h, h)}
+        dims: dict[str, tuple[int, ...]] = {"Y": (n, k, h, h)}
         maker.node("conv_fprop", {"image": x, "weight": w}, dims, **_same_padding())
         return dims["Y"]
     dim = _dims(rng)

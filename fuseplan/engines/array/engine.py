@@ -36,6 +36,9 @@ class ArrayEngine:
         for spec in region.graph.tensors.values():
             if spec.dtype.bits < 8 or not spec.dtype.numpy_name:
                 return no(f"tensor {spec.name!r} has type {spec.dtype.name}, which has no array form")
+        for node in region.graph.nodes:
+            if node.compute.bits < 8 or not node.compute.numpy_name:
+                return no(f"node {node.name!r} computes in {node.compute.name}, which has no array form")
         return YES
 
     def knobs(self, region: Region, device: Device) -> KnobSpace:

@@ -16,7 +16,7 @@ from fuseplan.runtime import buffers
 from fuseplan.runtime.launch import Program, Slot
 
 Normalise = Callable[[object], dict[int, Any]]
-#: addresses below this are never mapped: a small integer is a value that was meant as a number
+#: addresses below this are never mapped: a small integer is no address, but a value that was meant as a number
 _FIRST_PAGE = 4096
 
 
@@ -128,6 +128,8 @@ class Binder:
         label = label_of(slot)
         if view.address == 0:
             raise BindError(f"{label} has a null address", fix="pass a buffer that has memory")
+        if view.address < _FIRST_PAGE:
+            raise BindError(f"{label} got the integer {view.address}, which is no address", fix="pass a buffer")
         if view.dtype is not None and view.dtype not in self.accepted[index]:
             raise BindError(
                 f"{label} has type {slot.dtype.name}, its buffer has {view.dtype}",
@@ -172,6 +174,8 @@ class Binder:
             raise BindError(f"workspace: {problem.wrong}", fix=fix) from problem
         if view.address == 0:
             raise BindError("the workspace has a null address", fix=fix)
+        if view.address < _FIRST_PAGE:
+            raise BindError(f"the workspace is the integer {view.address}, which is no address", fix=fix)
         if not view.contiguous:
             raise BindError("the workspace is not contiguous", fix=fix)
         if view.readonly:

@@ -190,7 +190,7 @@ static uint64_t quick_address(const Slot *slot, PyObject *object, uint64_t *loca
       PyErr_Clear();
       return 0;
     }
-    if (slot->place == PLACE_HOST && address < FIRST_PAGE) return 0;
+    if (address < FIRST_PAGE) return 0;
   } else if (PyFloat_CheckExact(object)) {
     return slot->place == PLACE_HOST ? from_float(slot, object, local) : 0;
   } else {

@@ -99,7 +99,7 @@ static int resolve_workspace(const Dispatcher *d, Call *c, PyObject *workspace) 
   if (d->workspace_bytes == 0) return 0;
   if (PyLong_CheckExact(workspace)) {
     c->workspace = PyLong_AsUnsignedLongLong(workspace);
-    if (!PyErr_Occurred() && c->workspace) return 0;
+    if (!PyErr_Occurred() && c->workspace >= FIRST_PAGE) return 0;
     PyErr_Clear();
   } else {
     DLTensor t;
