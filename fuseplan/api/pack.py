@@ -25,7 +25,7 @@ def normalise(pack: Mapping[Any, Any], names: Names, graph: str) -> dict[int, An
 
     Raises:
         UnknownNameError: a name that no tensor has
-        BindError: a name that several tensors have
+        BindError: a name that several tensors have, or two buffers for one tensor
         ArgumentError: the pack is no mapping, or a key is neither a tensor, a uid nor a name
     """
     if not isinstance(pack, Mapping):
@@ -38,14 +38,20 @@ def normalise(pack: Mapping[Any, Any], names: Names, graph: str) -> dict[int, An
         if key is None or buffer is None:
             continue
         if isinstance(key, Tensor):
-            found[key._uid] = buffer
+            uid = key._uid
         elif isinstance(key, str):
-            found[_uid_of(key, names, graph)] = buffer
+            uid = _uid_of(key, names, graph)
         elif hasattr(key, "__index__"):
-            found[key.__index__()] = buffer
+            uid = key.__index__()
         else:
             raise ArgumentError(
                 f"a pack's keys are tensors, uids or names, not {key!r}", fix="use the tensor that the graph returned"
+            )
+        other = found.setdefault(uid, buffer)
+        if other is not buffer and not (isinstance(buffer, int) and other == buffer):
+            raise BindError(
+                f"the pack for graph {graph!r} has two buffers for uid {uid}, one of them under {key!r}",
+                fix="give each tensor one buffer, under one of its keys",
             )
     return found
 

@@ -116,7 +116,9 @@ def check_layout(tensor: DraftTensor) -> None:
     if any(d < 1 for d in dim):
         raise InvalidGraphError(f"tensor {tensor.name!r} has dims {list(dim)}", fix="every extent must be at least 1")
     if any(s < 0 for s in stride):
-        raise InvalidGraphError(f"tensor {tensor.name!r} has strides {list(stride)}", fix="strides must not be negative")
+        raise InvalidGraphError(
+            f"tensor {tensor.name!r} has strides {list(stride)}", fix="strides must not be negative"
+        )
     if max(span_elements(dim, stride), prod(dim)) > MAX_ELEMENTS:
         raise InvalidGraphError(
             f"tensor {tensor.name!r} with dims {list(dim)} and strides {list(stride)} is larger than any memory",

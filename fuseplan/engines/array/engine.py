@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fuseplan.engines.base import Config, Executable, FusionLimits, KnobSpace, Support, YES, no
+from fuseplan.engines.base import YES, Config, Executable, FusionLimits, KnobSpace, Support, no
 from fuseplan.ir.region import Region, Role
 from fuseplan.ops.arrays import numpy_namespace, torch_namespace
 from fuseplan.ops.evaluate import evaluate
