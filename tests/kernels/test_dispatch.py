@@ -74,12 +74,20 @@ def test_defaults_are_used_where_the_pack_has_nothing(kernels: Artifact) -> None
     np.testing.assert_array_equal(g.y, g.a * np.float32(2.5))
 
 
-def test_tensor_objects_are_keys_and_the_first_key_wins(kernels: Artifact) -> None:
+def test_tensor_objects_are_keys_and_two_buffers_of_one_are_for_normalise_to_judge(kernels: Artifact) -> None:
     g, program, tensor = Guarded(), scaled_program(kernels), object()
     keys: list[tuple[object, ...]] = [(tensor, 1, "a"), (2, "b"), (3, "y"), (4, "s")]
-    d = make_dispatcher(program, keys, [None] * 4, by_uid)
+    asked: list[object] = []
+
+    def normalise(pack: object) -> dict[int, object]:
+        asked.append(pack)
+        return {1: g.a, 2: g.b, 3: g.y, 4: 2.5}
+
+    d = make_dispatcher(program, keys, [None] * 4, normalise)
+    d.execute({tensor: g.a, 2: g.b, 3: g.y, 4: 2.5, 99: None}, g.work, 0)
+    assert g.is_right() and not asked
     d.execute({tensor: g.a, 1: np.zeros(N, np.float32), 2: g.b, 3: g.y, 4: 2.5}, g.work, 0)
-    assert g.is_right()
+    assert g.is_right() and len(asked) == 1
 
 
 REFUSALS: dict[str, tuple[Any, str]] = {

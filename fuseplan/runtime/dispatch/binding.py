@@ -18,6 +18,7 @@ from fuseplan.runtime.launch import Program, Slot
 Normalise = Callable[[object], dict[int, Any]]
 #: addresses below this are never mapped: a small integer is no address, but a value that was meant as a number
 _FIRST_PAGE = 4096
+_UPPER_HALF = 1 << 63  # of the kernel's
 
 
 def label_of(slot: Slot) -> str:
@@ -45,7 +46,8 @@ class Binder:
         self.keys = tuple(tuple(k) for k in keys)
         self.defaults = tuple(defaults)
         self.accepted = tuple(buffers.accepted_types(s.dtype) for s in self.slots)
-        self.known_names = frozenset(k for group in self.keys for k in group if isinstance(k, str))
+        self.known_keys = frozenset(k for slot, group in zip(self.slots, self.keys, strict=True) for k in group
+                                    if slot.value is None)  # fmt: skip
 
     def collect(self, pack: object) -> tuple[Any, ...]:
         """One buffer per slot, None for slots with a value of their own.
@@ -85,8 +87,10 @@ class Binder:
                 if buffer is None:
                     return None
             bound.append(buffer)
-        if hits != len(pack) and any(isinstance(k, str) and k not in self.known_names for k in pack):
-            return None  # possibly a name that the graph does not have
+        if hits != len(pack):
+            known = [k in self.known_keys for k in pack]
+            if sum(known) != hits or any(isinstance(k, str) and not ok for k, ok in zip(pack, known, strict=True)):
+                return None  # possibly two buffers for one tensor, or a name that the graph does not have
         return tuple(bound)
 
     def resolve(self, index: int, buffer: Any) -> tuple[int | bytes, object]:
@@ -128,7 +132,7 @@ class Binder:
         label = label_of(slot)
         if view.address == 0:
             raise BindError(f"{label} has a null address", fix="pass a buffer that has memory")
-        if view.address < _FIRST_PAGE:
+        if not _FIRST_PAGE <= view.address < _UPPER_HALF:
             raise BindError(f"{label} got the integer {view.address}, which is no address", fix="pass a buffer")
         if view.dtype is not None and view.dtype not in self.accepted[index]:
             raise BindError(
@@ -174,7 +178,7 @@ class Binder:
             raise BindError(f"workspace: {problem.wrong}", fix=fix) from problem
         if view.address == 0:
             raise BindError("the workspace has a null address", fix=fix)
-        if view.address < _FIRST_PAGE:
+        if not _FIRST_PAGE <= view.address < _UPPER_HALF:
             raise BindError(f"the workspace is the integer {view.address}, which is no address", fix=fix)
         if not view.contiguous:
             raise BindError("the workspace is not contiguous", fix=fix)
@@ -186,6 +190,10 @@ class Binder:
         if view.place not in ("", "managed", kind) or (view.place == "cuda" and view.device_index not in (-1, index)):
             there = f"cuda:{view.device_index}" if view.place == "cuda" else view.place
             raise BindError(f"the workspace is on {there}, this plan runs on {self._device()}", fix=fix)
+        if view.address % self.program.workspace_alignment:
+            raise MisalignedError(
+                f"the workspace has address {view.address:#x}, not a multiple of {self.program.workspace_alignment}"
+            )
         return view.address, (workspace, view.keep)
 
     def _device(self) -> str:

@@ -13,6 +13,8 @@
 enum { PLACE_CPU, PLACE_CUDA, PLACE_HOST };
 enum { DL_CPU = 1, DL_CUDA = 2, DL_PINNED = 3, DL_MANAGED = 13 };
 #define FIRST_PAGE 4096
+/* Nothing is ever mapped in the first page, nor for a program in the upper half. */
+#define IS_ADDRESS(n) ((n) >= FIRST_PAGE && (n) <= INT64_MAX)
 
 typedef struct {
   PyObject *keys, *fallback, *value; /* borrowed from the dispatcher's description */
@@ -190,7 +192,7 @@ static uint64_t quick_address(const Slot *slot, PyObject *object, uint64_t *loca
       PyErr_Clear();
       return 0;
     }
-    if (address < FIRST_PAGE) return 0;
+    if (!IS_ADDRESS(address)) return 0;
   } else if (PyFloat_CheckExact(object)) {
     return slot->place == PLACE_HOST ? from_float(slot, object, local) : 0;
   } else {

@@ -63,13 +63,15 @@ static int look_up(const Dispatcher *d, Call *c, PyObject *pack) {
     c->item[i] = found;
   }
   if (hits == PyDict_GET_SIZE(pack)) return 1;
+  Py_ssize_t num_known = 0;
   PyObject *key, *unused;
   for (Py_ssize_t at = 0; PyDict_Next(pack, &at, &key, &unused);) {
-    if (!PyUnicode_Check(key)) continue;
     int is_known = PySet_Contains(d->known, key);
-    if (is_known <= 0) return is_known;
+    if (is_known < 0) return -1;
+    if (!is_known && PyUnicode_Check(key)) return 0;
+    num_known += is_known;
   }
-  return 1;
+  return num_known == hits; /* more: a tensor may have two buffers, under two of its keys */
 }
 
 static int collect(const Dispatcher *d, Call *c, PyObject *pack) {
@@ -95,11 +97,15 @@ static int take_answer(PyObject *answer, uint64_t *address, PyObject **keep) {
   return PyErr_Occurred() ? -1 : 0;
 }
 
+static int is_aligned(const Dispatcher *d, const Call *c) {
+  return c->workspace % (uint64_t)d->workspace_alignment == 0;
+}
+
 static int resolve_workspace(const Dispatcher *d, Call *c, PyObject *workspace) {
   if (d->workspace_bytes == 0) return 0;
   if (PyLong_CheckExact(workspace)) {
     c->workspace = PyLong_AsUnsignedLongLong(workspace);
-    if (!PyErr_Occurred() && c->workspace >= FIRST_PAGE) return 0;
+    if (!PyErr_Occurred() && IS_ADDRESS(c->workspace) && is_aligned(d, c)) return 0;
     PyErr_Clear();
   } else {
     DLTensor t;
@@ -107,7 +113,7 @@ static int resolve_workspace(const Dispatcher *d, Call *c, PyObject *workspace) 
     if (tensor_of && tensor_of(workspace, &t) == 0) {
       c->workspace = address_of(&t);
       if (c->workspace && is_at(&t, d->on_gpu ? PLACE_CUDA : PLACE_CPU, d->device_index) && is_row_major(&t) &&
-          span_of(&t) >= d->workspace_bytes) {
+          span_of(&t) >= d->workspace_bytes && is_aligned(d, c)) {
         Py_INCREF(workspace);
         c->keep_workspace = workspace;
         return 0;

@@ -38,9 +38,9 @@ typedef struct {
   PyObject_HEAD
   PyObject *description; /* owns all Python objects that the arrays below borrow */
   PyObject *collect, *resolve, *resolve_workspace, *fail;
-  PyObject *known; /* names that a pack may have without a closer look */
+  PyObject *known; /* keys that stand for a slot */
   int num_slots, num_steps, num_patches, on_gpu, uses_driver, device_index, rereads;
-  int64_t workspace_bytes;
+  int64_t workspace_bytes, workspace_alignment;
   Slot *slots;
   Step *steps;
   Patch *patches;

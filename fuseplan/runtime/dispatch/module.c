@@ -80,18 +80,19 @@ static int allocate(Dispatcher *d, PyObject *slots, PyObject *steps, PyObject *i
 
 static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
   PyObject *slots, *steps, *image, *driver, *hooks;
-  long long workspace_bytes;
+  long long workspace_bytes, workspace_alignment;
   int num_params = 0;
   (void)kwargs;
   Dispatcher *d = (Dispatcher *)type->tp_alloc(type, 0);
   if (!d) return NULL;
-  if (!PyArg_ParseTuple(args, "O!O!SLpipOO!O", &PyTuple_Type, &slots, &PyTuple_Type, &steps, &image, &workspace_bytes,
-                        &d->on_gpu, &d->device_index, &d->rereads, &driver, &PyTuple_Type, &hooks, &d->known) ||
+  if (!PyArg_ParseTuple(args, "O!O!SLLpipOO!O", &PyTuple_Type, &slots, &PyTuple_Type, &steps, &image, &workspace_bytes,
+                        &workspace_alignment, &d->on_gpu, &d->device_index, &d->rereads, &driver, &PyTuple_Type, &hooks, &d->known) ||
       !PyArg_ParseTuple(hooks, "OOOO", &d->collect, &d->resolve, &d->resolve_workspace, &d->fail))
     goto failed;
   Py_INCREF(args);
   d->description = args;
   d->workspace_bytes = workspace_bytes;
+  d->workspace_alignment = workspace_alignment;
   d->uses_driver = driver != Py_None;
   if ((d->uses_driver && read_driver(&d->driver, driver)) || allocate(d, slots, steps, image)) goto failed;
   for (int i = 0; i < d->num_slots; ++i)

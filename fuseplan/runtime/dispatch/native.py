@@ -89,12 +89,13 @@ def make(binder: Binder, frame: Frame) -> Any:
         steps,
         frame.image,
         program.workspace_bytes,
+        program.workspace_alignment,
         program.device_kind == "cuda",
         program.device_index,
         bool(frame.rereads),
         _driver_addresses(program.device_index) if frame.uses_driver else None,
         (binder.collect, binder.resolve, binder.resolve_workspace, fail),
-        binder.known_names,
+        binder.known_keys,
     )
 
 
