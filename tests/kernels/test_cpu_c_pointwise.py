@@ -201,6 +201,18 @@ def test_values_round_to_their_type_before_use() -> None:
     np.testing.assert_array_equal(difference, half.astype(np.float32) - inputs[1])
 
 
+@pytest.mark.parametrize("compute", [HALF, BFLOAT16], ids=str)
+def test_every_step_of_a_half_computation_is_rounded(compute: DType) -> None:
+    b = RegionBuilder(compute)
+    x, y = b.load((200,), compute), b.load((200,), compute)
+    v = b.op("sub", b.op("mul", b.op("add", x, y), x), b.op("div", y, x))
+    b.store(b.op("add", b.op("sqrt", b.op("abs", v)), v, dtype=FLOAT))
+    region = b.region()
+    rng = np.random.default_rng(8)
+    inputs = [random_array(rng, o) for o in region.operands[:2]]
+    np.testing.assert_array_equal(run_region(region, inputs)[0], interpret(region, inputs)[0])
+
+
 LAYOUTS = {
     "row-major": ((3, 4, 5, 6), (120, 30, 6, 1)),
     "channels-last": ((3, 4, 5, 6), (120, 1, 24, 4)),

@@ -162,6 +162,15 @@ def test_reduction_over_part_of_the_domain_uses_its_own_extents() -> None:
     check(b.region(), scale=16, floor=1.0)
 
 
+def test_zero_strides_do_not_hide_that_extents_differ() -> None:
+    """Both operands allow one loop over both axes by strides, but the second has four elements, not 32."""
+    b = RegionBuilder()
+    x, y = b.load((4, 8)), b.load((4, 1), stride=(0, 0))
+    b.store(b.op("sub", x, b.reduce("add", x, (0, 1))))
+    b.store(b.reduce("add", y, (0, 1)))
+    check(b.region(), scale=8, floor=1.0)
+
+
 def test_reduction_over_unit_axes_keeps_its_argument() -> None:
     b = RegionBuilder()
     x = b.load((4, 1, 6))

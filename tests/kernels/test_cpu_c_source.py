@@ -164,8 +164,8 @@ def _caller(name: str, kernel: Kernel) -> str:
 
 SANITIZED = (
     "pointwise-FLOAT", "pointwise-HALF", "pointwise-INT32", "pointwise-INT64", "conversions-DOUBLE",
-    "conversions-INT64", "conversions-HALF", "softmax", "softmax-bf16-two-axes", "columns-FLOAT", "columns-INT32", "matmul",
-    "matmul-dot-half", "matmul-int8", "conv-nhwc", "conv-nchw", "conv-nhwc-int8",
+    "conversions-INT64", "conversions-HALF", "softmax", "softmax-bf16-two-axes", "columns-FLOAT", "columns-INT32",
+    "matmul", "matmul-dot-half", "matmul-int8", "conv-nhwc", "conv-nchw", "conv-nhwc-int8",
 )  # fmt: skip
 
 
