@@ -259,6 +259,22 @@ def is_computable(dtype: DType) -> bool:
 
 
 __all__ = [
-    "ACCUMULATORS", "CARRIER", "EXPRESSIONS", "KIND", "KIND_TYPE", "MAIN_LOOP", "STORAGE", "Accumulator", "accumulated",
-    "argument", "convert", "evaluate", "is_computable", "is_storable", "literal", "load", "result", "store",
-]  # fmt: skip
+    "ACCUMULATORS",
+    "Accumulator",
+    "CARRIER",
+    "EXPRESSIONS",
+    "KIND",
+    "KIND_TYPE",
+    "MAIN_LOOP",
+    "STORAGE",
+    "accumulated",
+    "argument",
+    "convert",
+    "evaluate",
+    "is_computable",
+    "is_storable",
+    "literal",
+    "load",
+    "result",
+    "store",
+]
