@@ -15,6 +15,8 @@ from fuseplan.dtypes import (
     BOOLEAN,
     DOUBLE,
     FLOAT,
+    FP8_E4M3,
+    FP8_E5M2,
     HALF,
     INT8,
     INT32,
@@ -27,13 +29,18 @@ from fuseplan.dtypes import (
 VALUE_TYPES: dict[DType, str] = {
     FLOAT: "tl.float32", DOUBLE: "tl.float64", HALF: "tl.float16", BFLOAT16: "tl.bfloat16",
     INT8: "tl.int8", UINT8: "tl.uint8", INT32: "tl.int32", INT64: "tl.int64", BOOLEAN: "tl.int1",
+    FP8_E4M3: "tl.float8e4nv", FP8_E5M2: "tl.float8e5",
 }  # fmt: skip
 
 # table: name of the element type in a kernel signature
 SIGNATURE_TYPES: dict[DType, str] = {
     FLOAT: "fp32", DOUBLE: "fp64", HALF: "fp16", BFLOAT16: "bf16",
     INT8: "i8", UINT8: "u8", INT32: "i32", INT64: "i64", BOOLEAN: "u8",
+    FP8_E4M3: "fp8e4nv", FP8_E5M2: "fp8e5",
 }  # fmt: skip
+
+#: Types that are only stored: arithmetic on them starts by widening.
+FP8_TYPES = frozenset({FP8_E4M3, FP8_E5M2})
 
 #: Types in which a primitive may be computed.
 COMPUTE_TYPES = frozenset({FLOAT, DOUBLE, HALF, BFLOAT16, INT32, INT64, INT8, UINT8, BOOLEAN})
@@ -103,6 +110,12 @@ def saturate_float(
 
 
 @triton.jit
+def clip(x, LIMIT: tl.constexpr):
+    """Saturate to the largest finite value of a type; NaN stays."""
+    return tl.where(x > LIMIT, LIMIT, tl.where(x < -LIMIT, -LIMIT, x))
+
+
+@triton.jit
 def multiply(a, b):
     return a * b
 
@@ -155,9 +168,15 @@ def expression_gap(op: str, compute: DType) -> str:
 
 
 def coerce(x: str, source: DType, target: DType) -> str:
-    """Convert an expression between value types: nearest-even, saturating for integers."""
+    """Convert an expression between value types: nearest-even, saturating for integers and 8-bit floats."""
     if source is target:
         return x
+    if source in FP8_TYPES:
+        if target in (FLOAT, HALF, BFLOAT16):
+            return f"{x}.to({VALUE_TYPES[target]})"
+        return coerce(f"{x}.to(tl.float32)", FLOAT, target)
+    if target in FP8_TYPES:
+        return f"clip({coerce(x, source, FLOAT)}, {target.max_finite!r}).to({VALUE_TYPES[target]})"
     if target is BOOLEAN:
         return f"({x} != 0)"
     if target.is_float or source is BOOLEAN:
@@ -220,10 +239,17 @@ def literal(value: bool | int | float, dtype: DType) -> str:
         low, high = _INT_RANGE[dtype]
         whole = 0 if isinstance(value, float) and math.isnan(value) else round(max(low, min(high, value)))
         return f"tl.full((), {whole}, {VALUE_TYPES[dtype]})"
+    if dtype in FP8_TYPES:
+        return coerce(literal(value, FLOAT), FLOAT, dtype)
     number = float(value)
     text = repr(number) if math.isfinite(number) else f'float("{number}")'
     full = f"tl.full((), {text}, {VALUE_TYPES[work_type(dtype)]})"
     return coerce(full, work_type(dtype), dtype)
+
+
+def zero(dtype: DType) -> str:
+    """What a masked load gives."""
+    return "0.0" if dtype.is_float else "0"
 
 
 def neutral(mode: str, work: DType) -> str:

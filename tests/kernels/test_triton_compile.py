@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fuseplan import settings
-from fuseplan.dtypes import BFLOAT16, BOOLEAN, DOUBLE, FLOAT, HALF, INT8, INT32, INT64, UINT8
+from fuseplan.dtypes import BFLOAT16, BOOLEAN, DOUBLE, FLOAT, FP8_E4M3, FP8_E5M2, HALF, INT8, INT32, INT64, UINT8
 from fuseplan.engines.base import Config
 from fuseplan.engines.triton import compile as aot
 from fuseplan.engines.triton.engine import TritonEngine, emit, parameter_block
@@ -26,6 +26,16 @@ from tests.kernels import triton_cases as made
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
 
+
+def bias_gradient() -> Region:
+    """A product in a half type, and its sums over the rows."""
+    d = made.Draft(2)
+    product = d.op("matmul", d.load((4096, 1024), BFLOAT16), d.load((1024, 4096), BFLOAT16))
+    d.store(d.op("cast", product, dtype=BFLOAT16))
+    d.store(d.op("reduce", product, mode="add", axes=(0,)))
+    return d.region()
+
+
 # table
 REGIONS: dict[str, Callable[[], Region]] = {
     "pointwise-chain": lambda: made.pointwise_chain((64, 96, 256), BFLOAT16),
@@ -34,6 +44,7 @@ REGIONS: dict[str, Callable[[], Region]] = {
     "layer-norm": lambda: made.add_layer_norm_gelu(512, 4096, HALF),
     "matmul-bias-gelu": lambda: made.matmul_bias_gelu(1, 4096, 4096, 1024, HALF),
     "matmul-gelu-amax": lambda: made.matmul_gelu_amax(16, 512, 1024, 512, BFLOAT16),
+    "matmul-bias-gradient": bias_gradient,
 }
 QUICK = {(name, 90) for name in REGIONS}
 ALL = [(name, sm) for name in REGIONS for sm in (80, 90, 100)]
@@ -145,6 +156,24 @@ def all_primitives() -> Region:
         total = d.op("select", d.op("gt", total, other), total, d.op("index", other, axis=1, dim=(1, 50), dtype=INT32))
     d.store(total)
     return d.region()
+
+
+def eight_bit_matmul() -> Region:
+    """Products of both 8-bit types, stored in both."""
+    d = made.Draft(2)
+    product = d.op("matmul", d.load((65, 33), FP8_E4M3), d.load((33, 97), FP8_E5M2))
+    d.store(d.op("mul", product, d.const(0.5), dtype=FP8_E4M3))
+    d.store(d.op("mul", product, d.const(0.5), dtype=FP8_E5M2))
+    return d.region()
+
+
+def test_eight_bit_floats_saturate_and_need_their_architecture() -> None:
+    region = eight_bit_matmul()
+    (kernel,) = kernels(region, 90)
+    ptx = aot.compile_fresh(aot.compilation(kernel, 90, aligned=True))[0]["ptx"]
+    assert "cvt.rn.satfinite.e4m3x2.f32" in ptx and "cvt.rn.satfinite.e5m2x2.f32" in ptx
+    support = TritonEngine().supports(region, made.device(80))
+    assert not support.is_supported and "sm_89" in support.reason
 
 
 @pytest.mark.parametrize("make", [all_types, all_primitives])

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from fuseplan.dtypes import BFLOAT16, FLOAT, HALF, DType
+from fuseplan.dtypes import BFLOAT16, FLOAT, FP8_E4M3, FP8_E5M2, HALF, DType
 from fuseplan.engines.base import Config, Executable
 from fuseplan.engines.triton.engine import TritonEngine
 from fuseplan.ir.graph import span_elements
@@ -37,6 +37,23 @@ def closing(mode: str) -> Region:
 def column_sums(rows: int, columns: int) -> Region:
     d = made.Draft(2)
     d.store(d.op("reduce", d.load((rows, columns), BFLOAT16), mode="add", axes=(0,)))
+    return d.region()
+
+
+def bias_gradient() -> Region:
+    d = made.Draft(2)
+    product = d.op("matmul", d.load((700, 72), BFLOAT16), d.load((72, 350), BFLOAT16))
+    d.store(d.op("cast", product, dtype=BFLOAT16))
+    d.store(d.op("reduce", product, mode="add", axes=(0,)))
+    return d.region()
+
+
+def eight_bit_matmul() -> Region:
+    d = made.Draft(2)
+    product = d.op("matmul", d.load((130, 72), FP8_E4M3), d.load((72, 96), FP8_E5M2))
+    d.store(d.op("mul", product, d.const(0.3), dtype=FP8_E4M3))
+    d.store(d.op("mul", product, d.const(0.1), dtype=FP8_E5M2))
+    d.store(d.op("reduce", d.op("abs", product), mode="max", axes=(0, 1)))
     return d.region()
 
 
@@ -69,6 +86,8 @@ REGIONS: dict[str, Callable[[], Region]] = {
     "matmul-float": lambda: made.matmul_bias_gelu(1, 100, 130, 70, FLOAT),
     "matmul-transposed": transposed_matmul,
     "matmul-amax": lambda: made.matmul_gelu_amax(16, 512, 1024, 512, BFLOAT16),
+    "matmul-eight-bit": eight_bit_matmul,
+    "bias-gradient": bias_gradient,
     "closing-average": lambda: closing("add"),
     "closing-max": lambda: closing("max"),
     "closing-min": lambda: closing("min"),
@@ -91,10 +110,14 @@ def program_of(region: Region, built: Executable) -> Program:
 def to_torch(flat: Array) -> Any:
     if flat.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(flat.view(np.int16)).view(torch.bfloat16)
+    if flat.dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
+        return torch.from_numpy(flat.view(np.uint8)).view(getattr(torch, flat.dtype.name))
     return torch.from_numpy(flat)
 
 
 def from_torch(tensor: Any, dtype: DType) -> Array:
+    if dtype in (FP8_E4M3, FP8_E5M2):
+        return tensor.cpu().view(torch.uint8).numpy().view(dtype.numpy_name)
     if dtype is BFLOAT16:
         return tensor.cpu().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.cpu().numpy()
@@ -120,15 +143,16 @@ def run_checked(region: Region, config: Config, *, shift: int = 0) -> None:
     for _ in range(2):
         dispatcher.execute(pack, workspace, torch.cuda.current_stream().cuda_stream)
         torch.cuda.synchronize()
-        for (_, number), expected in zip(region.stores, want, strict=True):
+        for (value, number), expected in zip(region.stores, want, strict=True):
             operand = region.operands[number]
             got = made.view_of(operand, from_torch(pack[number], operand.dtype).copy())
-            check_close(got.astype(np.float64), expected, region)
+            check_close(got.astype(np.float64), expected, region, value)
 
 
-def check_close(got: Array, want: Array, region: Region) -> None:
-    """Within the rounding of the coarsest type in the region and the length of its sums."""
-    epsilon = 2.0 ** -min(v.dtype.mantissa_bits for v in region.values if v.dtype.is_float)
+def check_close(got: Array, want: Array, region: Region, stored: int) -> None:
+    """Within the rounding of the output and of the results it comes from, and the length of its sums."""
+    rounded = [v for i, v in enumerate(region.values) if v.op != "load" and (region.users[i] or i == stored)]
+    epsilon = 2.0 ** -min(v.dtype.mantissa_bits for v in rounded if v.dtype.is_float)
     longest = max((region.values[v.args[0]].dim[-1] for v in region.values if v.op == "matmul"), default=64)
     scale = float(np.abs(want).max())
     fine = 2.0**-24 * longest**0.5 * 8

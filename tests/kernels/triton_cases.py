@@ -89,7 +89,8 @@ def buffer_for(operand: Operand, rng: np.random.Generator, *, poison: bool) -> A
 def view_of(operand: Operand, flat: Array) -> Array:
     """Flat memory seen through dims and strides."""
     steps = tuple(s * flat.itemsize for s in operand.stride)
-    return np.lib.stride_tricks.as_strided(flat, operand.dim, steps)
+    raw = flat.view(f"u{flat.itemsize}")  # NumPy cannot stride over every type of ml_dtypes
+    return np.lib.stride_tricks.as_strided(raw, operand.dim, steps).view(flat.dtype)
 
 
 def untouched(operand: Operand, flat: Array) -> Array:

@@ -94,7 +94,7 @@ class Body:
             return f"tl.full((), {name}, {expr.VALUE_TYPES[operand.dtype]})"
         address, seen = self.address(number)
         masks = [axis.mask for axis in seen if axis.mask]
-        mask = f", mask={' & '.join(masks)}, other=0" if masks else ""
+        mask = f", mask={' & '.join(masks)}, other={expr.zero(operand.dtype)}" if masks else ""
         loaded = f"tl.load({address}{mask})"
         return f"({loaded} != 0)" if operand.dtype is BOOLEAN else loaded
 

@@ -1,16 +1,22 @@
-"""Reductions over everything that close a tiled kernel: accumulators, atomics, and the finishing kernel."""
+"""Reductions that close a tiled kernel: accumulators, atomics, and the finishing kernel.
+
+Sums, and maxima of values that are never negative, may add up in the output itself; then the reduction
+may keep some axes. Everything else adds up in a word of scratch, which the finishing kernel reads.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from fuseplan.codegen import triton_expr as expr
 from fuseplan.codegen.writer import LineWriter
 from fuseplan.dtypes import BFLOAT16, FLOAT, HALF
 from fuseplan.engines.triton.body import Body
 from fuseplan.engines.triton.kernel import Fill, Kernel, ParamList
-from fuseplan.engines.triton.layout import padded, reduced_axes
+from fuseplan.engines.triton.layout import has_group, padded, reduced_axes
 from fuseplan.engines.triton.source import finish_source
+from fuseplan.ir.graph import span_elements
 from fuseplan.ir.region import Region
 
 _START = {"add": 0, "max": 0x80000000, "min": 0x7FFFFFFF}  # words; max and min keep ordered integers
@@ -48,35 +54,36 @@ class Closing:
         for index in region.reductions:
             mode = str(region.values[index].attr("mode"))
             bits = mode == "max" and is_never_negative(region, region.values[index].args[0])
-            operand = self._direct_output(index) if mode == "add" or bits else -1
+            operand = direct_output(region, index)
             self.accumulators[index] = Accumulator(mode, operand, self.scratch_bytes, bits)
             self.scratch_bytes += 4 if operand < 0 else 0
         self.finished = self.dependent | {i for i, a in self.accumulators.items() if a.operand < 0}
         self.needs_finish = any(value in self.finished for value, _ in region.stores)
 
-    def _direct_output(self, index: int) -> int:
-        value = self.region.values[index]
-        outputs = [operand for stored, operand in self.region.stores if stored == index]
-        plain = value.dtype is FLOAT and value.compute is FLOAT and not self.region.users[index]
-        if plain and len(outputs) == 1 and self.region.operands[outputs[0]].dtype is FLOAT:
-            return outputs[0]
-        return -1
-
     def fills(self) -> list[Fill]:
         """Starting values of the accumulators."""
-        return [
-            Fill(a.operand, 0 if a.operand >= 0 else a.offset, 0 if a.is_bits else _START[a.mode])
-            for a in self.accumulators.values()
-        ]
+        found = []
+        for acc in self.accumulators.values():
+            word = 0 if acc.is_bits else _START[acc.mode]
+            if acc.operand >= 0:
+                found.append(Fill(acc.operand, 0, word, prod(self.region.operands[acc.operand].dim)))
+            else:
+                found.append(Fill(-1, acc.offset, word))
+        return found
 
-    def add_atomic(self, index: int, params: ParamList, out: LineWriter, *, rank: int) -> None:
-        """Fold ``t<index>``, one element of a tile's rank, into its accumulator."""
-        acc = self.accumulators[index]
+    def add_atomic(self, index: int, body: Body, *, rank: int) -> None:
+        """Add ``t<index>``, a tile folded over the reduced axes, to its accumulator."""
+        acc, reduction = self.accumulators[index], self.region.values[index]
         element = "fp32" if acc.mode == "add" else "i32"
         if acc.operand >= 0:
-            pointer = params.operand(acc.operand, as_type=element)
+            terms = [body.params.operand(acc.operand, as_type=element)]
         else:
-            pointer = params.scratch(acc.offset, element)
+            terms = [body.params.scratch(acc.offset, element)]
+        kept = [(a, g) for a in body.axes for g in a.groups if g.extent > 1 and has_group(reduction.dim, g, body.rank)]
+        terms += [f"{a.index_of(g)} * {body.stride(acc.operand, g)}" for a, g in kept]
+        terms.append(f"tl.zeros(({'1, ' * rank}), tl.int32)")
+        masks = dict.fromkeys(a.mask for a, _ in kept if a.mask)
+        mask = f", mask={' & '.join(masks)}" if masks else ""
         x = f"t{index}"
         if acc.is_bits:
             x = f"{x}.to(tl.int32, bitcast=True)"
@@ -84,8 +91,7 @@ class Closing:
             x = f"order_bits({x})"
         elif acc.mode == "min":
             x = f"tl.where({x} != {x}, -2147483648, order_bits({x}))"
-        origin = f"tl.zeros(({'1, ' * rank}), tl.int32)"
-        out.line(f'tl.atomic_{acc.mode}({pointer} + {origin}, {x}, sem="relaxed")')
+        body.out.line(f'tl.atomic_{acc.mode}({" + ".join(terms)}, {x}{mask}, sem="relaxed")')
 
     def finished_value(self, index: int, params: ParamList) -> str:
         """Expression of a reduction's result, in the finishing kernel."""
@@ -96,6 +102,20 @@ class Closing:
         elif acc.mode != "add":
             loaded = f"float_of_order({loaded})"
         return expr.from_work(loaded, value.compute, value.dtype)
+
+
+def direct_output(region: Region, index: int) -> int:
+    """The output that a closing reduction can add up in, or -1."""
+    value = region.values[index]
+    mode = value.attr("mode")
+    if mode != "add" and not (mode == "max" and is_never_negative(region, value.args[0])):
+        return -1
+    outputs = [operand for stored, operand in region.stores if stored == index]
+    if len(outputs) != 1 or region.users[index] or value.dtype is not FLOAT or value.compute is not FLOAT:
+        return -1
+    target = region.operands[outputs[0]]
+    is_dense = span_elements(target.dim, target.stride) == prod(target.dim)  # it is filled as one block
+    return outputs[0] if target.dtype is FLOAT and is_dense else -1
 
 
 def is_never_negative(region: Region, index: int) -> bool:
@@ -123,8 +143,9 @@ def closing_gap(region: Region) -> str:
     for index in region.reductions:
         value = region.values[index]
         source = region.values[value.args[0]]
-        if reduced_axes(region, value) != wide or not wide:
-            return "a reduction that closes a region must run over all axes"
+        axes = reduced_axes(region, value)
+        if not axes or (axes != wide and not (region.anchors and direct_output(region, index) >= 0)):
+            return "a reduction that closes a region runs over all axes, or adds up in a dense FLOAT output"
         if index in later:
             return "a reduction of a reduction cannot close a region"
         if value.attr("mode") == "mul":

@@ -37,7 +37,10 @@ def dot_type(region: Region) -> DType:
     if anchor.compute in (HALF, BFLOAT16):
         return anchor.compute
     types = {region.values[a].dtype for a in anchor.args}
-    return types.pop() if types in ({HALF}, {BFLOAT16}) else FLOAT
+    wide = types - expr.FP8_TYPES  # 8-bit floats are exact in both half types, whose sums are exact in float32
+    if len(wide) < 2 and wide <= {HALF, BFLOAT16}:
+        return wide.pop() if wide else HALF
+    return FLOAT
 
 
 def emit_gemm(region: Region, knobs: Mapping[str, int]) -> Emitted:
@@ -141,8 +144,9 @@ class _Gemm:
 
     def _operand_tile(self, address: str, masks: list[str], value: int, target: DType) -> str:
         present = " & ".join(mask for mask in masks if mask)
-        loaded = f"tl.load({address}{f', mask={present}, other=0' if present else ''})"
-        return expr.coerce(loaded, self.region.values[value].dtype, target)
+        source = self.region.values[value].dtype
+        mask = f", mask={present}, other={expr.zero(source)}" if present else ""
+        return expr.coerce(f"tl.load({address}{mask})", source, target)
 
     def _epilogues(self) -> None:
         """The epilogue, once per part of the tile's columns."""
@@ -198,5 +202,8 @@ class _Gemm:
         guards = self.body.guards(source.dim, seen)
         kept = f"tl.where({' & '.join(guards)}, {x}, {expr.neutral(mode, work)})" if guards else x
         self.out.line(f"t{index} = {kept}")
-        self.out.line(f"t{index} = {expr.fold(mode, f't{index}', 'None', work)}")
-        self.closing.add_atomic(index, self.params, self.out, rank=2)
+        sides_kept = [axis for axis in (0, 1) if has_axis(reduction.dim, self.rank - 2 + axis, self.rank)]
+        if len(sides_kept) < 2:
+            over = str(1 - sides_kept[0]) if sides_kept else "None"
+            self.out.line(f"t{index} = {expr.fold(mode, f't{index}', over, work)}")
+        self.closing.add_atomic(index, self.body, rank=2)

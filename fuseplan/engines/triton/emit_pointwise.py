@@ -76,7 +76,7 @@ def _close(body: Body, tile: TileAxis, index: int, closing: Closing) -> None:
     guards = " & ".join(body.guards(source.dim, seen))
     body.out.line(f"t{index} = tl.where({guards}, tl.broadcast_to({x}, (BLOCK,)), {expr.neutral(mode, work)})")
     body.out.line(f"t{index} = {expr.fold(mode, f't{index}', '0', work)}")
-    closing.add_atomic(index, body.params, body.out, rank=1)
+    closing.add_atomic(index, body, rank=1)
 
 
 def _guide(region: Region) -> Operand | None:

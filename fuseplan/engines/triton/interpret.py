@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from fuseplan.dtypes import BOOLEAN
+from fuseplan.codegen.triton_expr import FP8_TYPES
+from fuseplan.dtypes import BOOLEAN, DType
 from fuseplan.engines.triton.compile import load_source
 from fuseplan.engines.triton.kernel import Emitted, Fill, Kernel, ParamKind
 from fuseplan.ir.region import Region
@@ -31,7 +32,7 @@ def run_interpreted(region: Region, emitted: Emitted, buffers: Sequence[Array]) 
     """
     import torch
 
-    held = [torch.from_numpy(_as_stored(b, o.dtype is BOOLEAN)) for b, o in zip(buffers, region.operands, strict=True)]
+    held = [_to_torch(b, o.dtype) for b, o in zip(buffers, region.operands, strict=True)]
     scratch = torch.zeros(max(1, -(-emitted.scratch_bytes // 4)), dtype=torch.int32)
     for step in emitted.steps:
         if isinstance(step, Fill):
@@ -42,8 +43,15 @@ def run_interpreted(region: Region, emitted: Emitted, buffers: Sequence[Array]) 
             _run_kernel(step, held, scratch)
 
 
-def _as_stored(array: Array, is_bool: bool) -> Array:
-    return array.view(np.uint8) if is_bool else array
+def _to_torch(array: Array, dtype: DType) -> Any:
+    """A tensor over the same memory; BOOLEAN as bytes."""
+    import torch
+
+    if dtype is BOOLEAN:
+        return torch.from_numpy(array.view(np.uint8))
+    if dtype in FP8_TYPES:
+        return torch.from_numpy(array.view(np.uint8)).view(getattr(torch, dtype.numpy_name))
+    return torch.from_numpy(array)
 
 
 def _run_kernel(kernel: Kernel, held: Sequence[Any], scratch: Any) -> None:

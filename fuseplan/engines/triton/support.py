@@ -10,7 +10,7 @@ from fuseplan.dtypes import BFLOAT16, BOOLEAN, FLOAT, HALF
 from fuseplan.engines.base import YES, FusionLimits, Support, no
 from fuseplan.engines.triton.closing import closing_gap
 from fuseplan.engines.triton.layout import reduced_axes
-from fuseplan.ir.region import ELEMENTWISE, Region
+from fuseplan.ir.region import ELEMENTWISE, Region, Role
 from fuseplan.runtime.device import Device
 
 LIMITS = FusionLimits(
@@ -21,6 +21,7 @@ LIMITS = FusionLimits(
     max_operands=32,
 )
 _MIN_SM = 80  # bfloat16 arithmetic and asynchronous copies
+_MIN_SM_FP8 = 89
 _PARAMETER_BYTES = 4000
 
 
@@ -40,6 +41,8 @@ def supports(region: Region, device: Device) -> Support:
         return no(f"tensors are on {device}, this engine needs a CUDA device")
     if device.sm_version < _MIN_SM:
         return no(f"{device.arch} is older than sm_{_MIN_SM}")
+    if device.sm_version < _MIN_SM_FP8 and any(v.dtype in expr.FP8_TYPES for v in region.values):
+        return no(f"8-bit floats need sm_{_MIN_SM_FP8} or newer, the device is {device.arch}")
     return no(reason) if (reason := region_gap(region)) else YES
 
 
@@ -52,6 +55,8 @@ def _operand_gap(region: Region) -> str:
     for index, operand in enumerate(region.operands):
         if operand.dtype not in expr.VALUE_TYPES:
             return f"operand {index} has type {operand.dtype}, which this engine does not load or store"
+        if operand.role is Role.SCALAR and operand.dtype in expr.FP8_TYPES:
+            return f"operand {index} is a host scalar of type {operand.dtype}"
     rank = len(region.domain)
     if (16 + 8 * rank) * len(region.operands) > _PARAMETER_BYTES:
         return f"{len(region.operands)} operands of rank {rank} exceed the parameter space of a kernel"
