@@ -44,7 +44,7 @@ class Construction(GraphState):
         """
         made = self._new_tensor(name or f"tensor_{self.number('tensor')}")
         with self._whole(len(self.tensor_list) - 1):
-            self._declare(made, dim, stride, data_type, is_virtual, is_pass_by_value)
+            _declare(made, dim, stride, data_type, is_virtual, is_pass_by_value)
             if uid is not None and uid != -1:
                 made.set_uid(uid)
             if ragged_offset is not None:
@@ -56,24 +56,6 @@ class Construction(GraphState):
             if alignment_value != 1:
                 made.set_alignment_value(alignment_value)
         return made
-
-    def _declare(
-        self,
-        made: Tensor,
-        dim: Iterable[int],
-        stride: Iterable[int] | None,
-        data_type: object,
-        is_virtual: bool,
-        is_pass_by_value: bool,
-    ) -> None:
-        """Set the fields that every tensor has."""
-        made._dim = to_ints(dim, f"dim of tensor {made._name!r}") or None
-        if stride is not None:
-            made._stride = to_ints(stride, f"stride of tensor {made._name!r}") or None
-        made._dtype = to_dtype(data_type, f"data_type of tensor {made._name!r}")
-        made._is_virtual, made._is_pass_by_value = bool(is_virtual), bool(is_pass_by_value)
-        if is_virtual and made._dtype is None:
-            made._dtype = self.intermediate_dtype
 
     @contextmanager
     def _whole(self, count: int) -> Iterator[None]:
@@ -227,6 +209,24 @@ class Construction(GraphState):
         made = self._wrap_array(value, f"{node.name}::{port}", False)
         self.default_buffers[made] = value
         return made
+
+
+def _declare(
+    made: Tensor,
+    dim: Iterable[int],
+    stride: Iterable[int] | None,
+    data_type: object,
+    is_virtual: bool,
+    is_pass_by_value: bool,
+) -> None:
+    """Set the fields that every tensor has."""
+    made._dim = to_ints(dim, f"dim of tensor {made._name!r}") or None
+    if stride is not None:
+        made._stride = to_ints(stride, f"stride of tensor {made._name!r}") or None
+    made._dtype = to_dtype(data_type, f"data_type of tensor {made._name!r}")
+    made._is_virtual, made._is_pass_by_value = bool(is_virtual), bool(is_pass_by_value)
+    if is_virtual and made._dtype is None:
+        made._dtype = made._graph.intermediate_dtype
 
 
 def _set_out_dims(node: Node, dims: Any, returned: tuple[str, ...]) -> None:

@@ -6,9 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from fuseplan import dtypes
+from fuseplan.api import enums
+from fuseplan.api.binding import call_form
+from fuseplan.api.datatypes import to_enum
 from fuseplan.api.node import Node
-from fuseplan.api.tensor import Tensor
-from fuseplan.errors import PlanFileError
+from fuseplan.api.tensor import Tensor, to_ints
+from fuseplan.errors import PlanFileError, cudnnGraphNotSupportedError
+from fuseplan.ir.serialize import typed
+from fuseplan.ops.schema import schema_of
 
 if TYPE_CHECKING:
     from fuseplan.api.construct import Construction
@@ -34,7 +39,7 @@ def from_json(text: str, graph: Construction) -> None:
     """Declare the structure in an empty graph. Raises PlanFileError and leaves the graph empty."""
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PlanFileError(f"the text is not JSON: {error}", fix="pass what repr(graph) gives") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
         raise PlanFileError(
@@ -44,12 +49,14 @@ def from_json(text: str, graph: Construction) -> None:
         types = {name: _type_of(data["context"][name]) for name in _TYPES}
         tensors = [_tensor_from_json(t, graph) for t in data["tensors"]]
         by_uid = {t._uid: t for t in tensors}
+        if len(by_uid) != len(tensors):
+            raise ValueError("two tensors have the same uid")
         for tensor, entry in zip(tensors, data["tensors"], strict=True):
             if entry["ragged_offset"] is not None:
                 tensor._ragged_offset = by_uid[entry["ragged_offset"]]
         nodes = [_node_from_json(n, by_uid) for n in data["nodes"]]
-        name = str(data["name"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        name = typed(data["name"], str)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise PlanFileError(f"the structure is damaged: {error!r}", fix="write it again with repr(graph)") from error
     graph.name, graph.node_list, graph.tensor_list = name, nodes, tensors
     for field, dtype in types.items():
@@ -88,15 +95,21 @@ def _tensor_to_json(t: Tensor) -> dict[str, Any]:
 
 
 def _tensor_from_json(data: dict[str, Any], graph: Construction) -> Tensor:
-    made = Tensor(graph, int(data["uid"]), str(data["name"]), is_result=bool(data["is_result"]))
-    made._is_user_uid = bool(data["is_user_uid"])
-    made._dim = tuple(map(int, data["dim"])) if data["dim"] else None
-    made._stride = tuple(map(int, data["stride"])) if data["stride"] else None
+    def flag(key: str) -> bool:
+        return typed(data[key], bool)
+
+    made = Tensor(graph, typed(data["uid"], int), typed(data["name"], str), is_result=flag("is_result"))
+    made._is_user_uid, made._is_virtual = flag("is_user_uid"), flag("is_virtual")
+    made._dim = to_ints(data["dim"], "dim") if data["dim"] else None
+    made._stride = to_ints(data["stride"], "stride") if data["stride"] else None
     made._dtype = _type_of(data["data_type"])
-    made._is_virtual, made._is_pass_by_value = bool(data["is_virtual"]), bool(data["is_pass_by_value"])
-    made._value, made._is_constant = data["value"], bool(data["is_constant"])
-    made._ragged_multiplier, made._reordering = int(data["ragged_offset_multiplier"]), data["reordering_type"]
-    made._alignment_value, made._alignment = int(data["alignment_value"]), int(data["alignment"])
+    made._is_pass_by_value, made._is_constant = flag("is_pass_by_value"), flag("is_constant")
+    made._value = data["value"]
+    if not isinstance(made._value, bool | int | float | None):
+        raise TypeError(f"tensor {made._name!r} has the value {made._value!r}")
+    made._reordering = to_enum(data["reordering_type"], enums.tensor_reordering, "reordering_type")
+    made.set_ragged_offset_multiplier(data["ragged_offset_multiplier"])
+    made.set_alignment_value(data["alignment_value"]).set_alignment(data["alignment"])
     return made
 
 
@@ -113,12 +126,20 @@ def _node_to_json(n: Node) -> dict[str, Any]:
 
 
 def _node_from_json(data: dict[str, Any], by_uid: dict[int, Tensor]) -> Node:
-    made = Node(str(data["name"]), None, _type_of(data["compute_data_type"]), op=str(data["op"]))
-    made.inputs = {str(port): by_uid[uid] for port, uid in data["inputs"].items()}
-    made.outputs = {str(port): by_uid[uid] for port, uid in data["outputs"].items()}
-    made.params = {str(k): _frozen(v) for k, v in data["params"].items()}
+    made = Node(typed(data["name"], str), None, _type_of(data["compute_data_type"]), op=typed(data["op"], str))
+    made.inputs = {port: by_uid[uid] for port, uid in data["inputs"].items()}
+    made.outputs = {port: by_uid[uid] for port, uid in data["outputs"].items()}
+    try:
+        form = call_form(schema_of(made.op))
+    except KeyError as error:
+        raise cudnnGraphNotSupportedError(
+            f"node {made.name!r} of the structure is of op {made.op!r}, which fuseplan does not have",
+            fix="use the release that wrote it, or build the graph of other operations",
+        ) from error
+    unknown = {*made.inputs, *made.outputs} - {p.name for p in (*form.schema.inputs, *form.schema.outputs)}
+    missing = {p.name for p in form.schema.outputs if not p.is_optional} - made.outputs.keys()
+    if unknown or missing:
+        raise ValueError(f"node {made.name!r} has ports {sorted(unknown)} too many and lacks {sorted(missing)}")
+    for key, value in data["params"].items():  # a parameter that the op does not have is a KeyError
+        made.params[key] = None if value is None else form.converts[key](value)
     return made
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 from fuseplan.dtypes import dtype_of
 from fuseplan.errors import PlanFileError
@@ -12,6 +12,7 @@ from fuseplan.ir.graph import Graph, Node, TensorSpec
 
 FORMAT = "fuseplan-graph"
 VERSION = 1
+T = TypeVar("T")
 
 
 def graph_to_json(graph: Graph) -> dict[str, Any]:
@@ -45,15 +46,19 @@ def graph_from_json(data: Any) -> Graph:
             fix="write the graph again with this release",
         )
     try:
-        tensors = {t["uid"]: _tensor_from_json(t) for t in data["tensors"]}
+        specs = [_tensor_from_json(t) for t in data["tensors"]]
+        tensors = {t.uid: t for t in specs}
+        if len(tensors) != len(specs):
+            raise ValueError("two tensors have the same uid")
         nodes = tuple(
             Node(
-                i, str(n["op"]), str(n["name"]), _ports(n["inputs"], tensors), _ports(n["outputs"], tensors),
+                i, typed(n["op"], str), typed(n["name"], str),
+                _ports(n["inputs"], tensors), _ports(n["outputs"], tensors),
                 tuple(sorted((k, _frozen(v)) for k, v in n["attrs"].items())), dtype_of(n["compute"]),
             )
             for i, n in enumerate(data["nodes"])
         )  # fmt: skip
-        return Graph(str(data["name"]), tensors, nodes)
+        return Graph(typed(data["name"], str), tensors, nodes)
     except (KeyError, TypeError, AttributeError, ValueError) as e:
         raise PlanFileError(f"the graph JSON is damaged: {type(e).__name__} {e}", fix="write the graph again") from e
 
@@ -67,7 +72,7 @@ def loads(text: str) -> Graph:
     """The graph of a JSON string. Raises PlanFileError."""
     try:
         return graph_from_json(json.loads(text))
-    except json.JSONDecodeError as e:
+    except (json.JSONDecodeError, RecursionError) as e:
         raise PlanFileError(f"the graph is not JSON: {e}", fix="pass the text made by dumps") from e
 
 
@@ -101,22 +106,32 @@ def _tensor_to_json(t: TensorSpec) -> dict[str, Any]:
 
 
 def _tensor_from_json(t: dict[str, Any]) -> TensorSpec:
-    dim, stride = tuple(map(int, t["dim"])), tuple(map(int, t["stride"]))
+    dim, stride = (tuple(typed(e, int) for e in typed(t[key], list)) for key in ("dim", "stride"))
     if len(dim) != len(stride) or any(d < 1 for d in dim) or any(s < 0 for s in stride):
         raise ValueError(f"tensor {t['name']!r} has dims {list(dim)} and strides {list(stride)}")
     value = _frozen(t["value"]) if "value" in t else None
+    if not isinstance(value, bool | int | float | None):
+        raise TypeError(f"tensor {t['name']!r} has the value {value!r}")
     return TensorSpec(
-        int(t["uid"]), str(t["name"]), dim, stride, dtype_of(t["dtype"]), bool(t["is_virtual"]),
-        bool(t["is_pass_by_value"]), value, bool(t.get("is_constant", False)),
+        typed(t["uid"], int), typed(t["name"], str), dim, stride, dtype_of(t["dtype"]),
+        typed(t["is_virtual"], bool), typed(t["is_pass_by_value"], bool), value,
+        typed(t.get("is_constant", False), bool),
     )  # fmt: skip
 
 
 def _ports(data: dict[str, Any], tensors: dict[int, TensorSpec]) -> tuple[tuple[str, int], ...]:
-    ports = tuple((str(p), int(u)) for p, u in data.items())
+    ports = tuple((p, typed(u, int)) for p, u in data.items())
     for _, uid in ports:
         if uid not in tensors:
             raise ValueError(f"uid {uid} has no tensor")
     return ports
+
+
+def typed(value: Any, kind: type[T]) -> T:
+    """The value, which must have exactly this type. Raises TypeError."""
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value
 
 
 def _plain(value: object) -> Any:
@@ -135,4 +150,4 @@ def _frozen(value: Any) -> Any:
     return value
 
 
-__all__ = ["canonical_key", "dumps", "graph_from_json", "graph_to_json", "loads"]
+__all__ = ["canonical_key", "dumps", "graph_from_json", "graph_to_json", "loads", "typed"]

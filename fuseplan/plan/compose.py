@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fuseplan.engines.base import Executable
@@ -18,22 +18,27 @@ ALIGNMENT = 256
 
 def compose(graph: Graph, device: Device, parts: Sequence[tuple[Region, Executable]]) -> Program:
     """The program of a graph from its regions in launch order."""
-    inputs = (u for u in graph.input_uids if not graph.tensors[u].is_constant)
-    uids = tuple(dict.fromkeys((*inputs, *graph.output_uids)))
-    slot_of = {uid: k for k, uid in enumerate(uids)}
+    needs = _alignments(parts)
+    slots = program_slots(graph, device, needs)
+    slot_of = {s.uid: k for k, s in enumerate(slots)}
     layout = lay_out(graph, [region for region, _ in parts])
     private = max((e.scratch_bytes for _, e in parts), default=0)
-    needs = _alignments(parts)
     launches: list[Launch] = []
     for region, executable in parts:
         for launch in executable.launches:
             patches = tuple([_place(p, region, slot_of, layout) for p in launch.patches])
             launches.append(replace(launch, patches=patches))
-    outputs = set(graph.output_uids)
-    slots = tuple(_slot(graph.tensors[u], device, u in outputs, needs.get(u, 1)) for u in uids)
     total = layout.num_bytes + (private if private else 0)
     aligned = max((a for uid, a in needs.items() if uid not in slot_of), default=1)
     return Program(slots, tuple(launches), total, device.kind, device.index, aligned)
+
+
+def program_slots(graph: Graph, device: Device, alignments: Mapping[int, int]) -> tuple[Slot, ...]:
+    """The buffers that a program of this graph binds: inputs, without constants, and outputs."""
+    inputs = (u for u in graph.input_uids if not graph.tensors[u].is_constant)
+    uids = dict.fromkeys((*inputs, *graph.output_uids))
+    outputs = set(graph.output_uids)
+    return tuple(_slot(graph.tensors[u], device, u in outputs, alignments.get(u, 1)) for u in uids)
 
 
 def _alignments(parts: Sequence[tuple[Region, Executable]]) -> dict[int, int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 import zipfile
 import zlib
 from dataclasses import replace
@@ -15,11 +16,11 @@ from typing import Any
 
 from fuseplan.dtypes import dtype_of
 from fuseplan.engines.registry import GENERAL, engine_named
-from fuseplan.errors import FuseplanError, PlanFileError, cudnnGraphNotSupportedError
-from fuseplan.ir.graph import Graph
-from fuseplan.ir.serialize import canonical_key, graph_from_json, graph_to_json
+from fuseplan.errors import FuseplanError, InvalidGraphError, PlanFileError, cudnnGraphNotSupportedError
+from fuseplan.ir.serialize import canonical_key, graph_from_json, graph_to_json, typed
 from fuseplan.plan.assign import Assignment, whole_region
 from fuseplan.plan.plan import BuiltPlan
+from fuseplan.plan.plan_check import FIX, check_graph, check_operands, check_program
 from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import Artifact, Launch, LaunchKind, Patch, PatchKind, Program, Slot
 
@@ -28,6 +29,12 @@ VERSION = 1
 MANIFEST = "manifest.json"
 MAGIC = b"PK\x03\x04"
 MAX_FILE_BYTES = 1 << 30
+MAX_RATIO = 256  # unpacked to packed; compiled code and JSON stay far below
+#: what reading a damaged zip file or JSON text raises
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, KeyError, IndexError, TypeError, AttributeError,
+    ValueError, OverflowError, RuntimeError,
+)  # fmt: skip
 
 
 def dump(plan: BuiltPlan, release: str) -> bytes:
@@ -100,33 +107,39 @@ def read_manifest(data: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Manifest and artifact bytes, checksums verified.
 
     Raises:
-        PlanFileError: not a plan file, damaged, or of another format version; says which part
+        PlanFileError: not a plan file or damaged; says which part
+        cudnnGraphNotSupportedError: of another format version
     """
-    fix = "write the file again with graph.serialize()"
     if not is_plan_file(data):
-        raise PlanFileError("the data is not a fuseplan plan file", fix=fix)
+        raise PlanFileError("the data is not a fuseplan plan file", fix=FIX)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as z:
-            if sum(i.file_size for i in z.infolist()) > MAX_FILE_BYTES:
-                raise PlanFileError("the plan file unpacks to more than 1 GiB", fix=fix)
-            body = z.read(MANIFEST)
-            if sha256(body).hexdigest() != z.read(MANIFEST + ".sha256").decode(errors="replace"):
-                raise PlanFileError("the plan file is damaged: the checksum of its manifest does not match", fix=fix)
-            manifest = json.loads(body)
-            if manifest.get("format") != FORMAT:
-                raise PlanFileError("the zip file is not a fuseplan plan file", fix=fix)
-            if manifest.get("version") != VERSION:
-                raise cudnnGraphNotSupportedError(
-                    f"plan file version {manifest.get('version')!r} is not {VERSION}", fix=fix
-                )
-            files = {name: z.read(name) for name in manifest["files"]}
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, zlib.error, NotImplementedError) as e:
+            return _read_parts(z, min(MAX_FILE_BYTES, (1 << 20) + MAX_RATIO * len(data)))
+    except _DAMAGE as e:
         if isinstance(e, FuseplanError):
             raise
-        raise PlanFileError(f"the plan file is damaged: {e}", fix=fix) from e
-    for name, data_ in files.items():
-        if sha256(data_).hexdigest() != manifest["files"][name]:
-            raise PlanFileError(f"the plan file is damaged: the checksum of {name} does not match", fix=fix)
+        raise PlanFileError(f"the plan file is damaged: {type(e).__name__} {e}", fix=FIX) from e
+
+
+def _read_parts(z: zipfile.ZipFile, limit: int) -> tuple[dict[str, Any], dict[str, bytes]]:
+    names = z.namelist()
+    if sum(i.file_size for i in z.infolist()) > limit or len(set(names)) != len(names):
+        raise PlanFileError(f"the plan file unpacks to more than {limit} bytes, or has a part twice", fix=FIX)
+    body = z.read(MANIFEST)
+    if sha256(body).hexdigest() != z.read(MANIFEST + ".sha256").decode(errors="replace"):
+        raise PlanFileError("the plan file is damaged: the checksum of its manifest does not match", fix=FIX)
+    manifest = json.loads(body)
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise PlanFileError("the zip file is not a fuseplan plan file", fix=FIX)
+    if manifest.get("version") != VERSION:
+        raise cudnnGraphNotSupportedError(f"plan file version {manifest.get('version')!r} is not {VERSION}", fix=FIX)
+    files = {}
+    for name, digest in typed(manifest["files"], dict).items():
+        if name not in names:
+            raise PlanFileError(f"the plan file is incomplete: {name} is missing", fix=FIX)
+        files[name] = z.read(name)
+        if sha256(files[name]).hexdigest() != digest:
+            raise PlanFileError(f"the plan file is damaged: the checksum of {name} does not match", fix=FIX)
     return manifest, files
 
 
@@ -134,35 +147,47 @@ def load(data: bytes, device: Device, *, enforce_precompiled: bool = False) -> B
     """The plan of a file, ready to run; nothing is compiled.
 
     Raises:
-        PlanFileError: the file is damaged
+        PlanFileError: the file is damaged, or its parts do not fit together
         cudnnGraphNotSupportedError: it was made for another device, or needs an engine that is not here
     """
     manifest, files = read_manifest(data)
-    _check_device(manifest["device"], device)
     try:
-        graph = graph_from_json(manifest["graph"])
-        slots = tuple(_slot_from_json(s, device) for s in manifest["slots"])
-        launches = tuple(_launch_from_json(x, files, device, enforce_precompiled) for x in manifest["launches"])
-        program = Program(
-            slots, launches, int(manifest["workspace_bytes"]), device.kind, device.index,
-            int(manifest["workspace_alignment"]),
-        )  # fmt: skip
-        plan = manifest["plan"]
-        return BuiltPlan(plan["name"], plan["engine"], plan["engine_id"], plan["knobs"], graph, device, program)
-    except (KeyError, TypeError, ValueError) as e:
-        if isinstance(e, FuseplanError):
+        _check_device(manifest["device"], device)
+        return _plan_from_json(manifest, files, device, enforce_precompiled)
+    except _DAMAGE as e:
+        if isinstance(e, FuseplanError) and not isinstance(e, InvalidGraphError):
             raise
-        raise PlanFileError(f"the plan file's manifest is damaged: {type(e).__name__} {e}", fix="write it again") from e
+        raise PlanFileError(f"the plan file's manifest is damaged: {type(e).__name__} {e}", fix=FIX) from e
+
+
+def _plan_from_json(manifest: dict[str, Any], files: dict[str, bytes], device: Device, precompiled: bool) -> BuiltPlan:
+    graph = graph_from_json(manifest["graph"])
+    check_graph(graph)
+    slots = tuple(_slot_from_json(s, device) for s in manifest["slots"])
+    need = typed(manifest["workspace_bytes"], int)
+    launches = []
+    for x in manifest["launches"]:
+        if x["kind"] == LaunchKind.PYTHON.name:
+            launches.append(_python_launch_from_json(x, slots, need, device, precompiled))
+        else:
+            launches.append(_launch_from_json(x, files))
+    alignment = typed(manifest["workspace_alignment"], int)
+    program = Program(slots, tuple(launches), need, device.kind, device.index, alignment)
+    check_program(graph, program, device)
+    plan = manifest["plan"]
+    name, engine = typed(plan["name"], str), typed(plan["engine"], str)
+    knobs = {k: typed(v, int) for k, v in typed(plan["knobs"], dict).items()}
+    return BuiltPlan(name, engine, typed(plan["engine_id"], int), knobs, graph, device, program)
 
 
 def _check_device(made_for: dict[str, Any], device: Device) -> None:
     fix = "build and serialize the graph on this device"
-    if made_for["kind"] != device.kind:
+    if typed(made_for["kind"], str) != device.kind:
         raise cudnnGraphNotSupportedError(f"the plan was made for {made_for['kind']}, this handle is {device}", fix=fix)
     if device.kind == "cuda" and made_for["arch"] != device.arch:
         raise cudnnGraphNotSupportedError(f"the plan was made for {made_for['arch']}, not {device.arch}", fix=fix)
     if device.kind == "cpu":
-        missing = sorted(set(made_for["features"]) - set(device.features))
+        missing = sorted(set(typed(made_for["features"], list)) - set(device.features))
         if missing:
             raise cudnnGraphNotSupportedError(f"the plan needs CPU features {missing}, which are not here", fix=fix)
 
@@ -170,35 +195,57 @@ def _check_device(made_for: dict[str, Any], device: Device) -> None:
 def _slot_from_json(s: dict[str, Any], device: Device) -> Slot:
     value = None if s["value"] is None else bytes.fromhex(s["value"])
     return Slot(
-        int(s["uid"]), str(s["name"]), dtype_of(s["dtype"]), int(s["span_bytes"]), str(s["place"]), device.index,
-        bool(s["is_output"]), value, int(s["alignment"]),
+        typed(s["uid"], int), typed(s["name"], str), dtype_of(s["dtype"]), typed(s["span_bytes"], int),
+        typed(s["place"], str), device.index, typed(s["is_output"], bool), value, typed(s["alignment"], int),
     )  # fmt: skip
 
 
-def _launch_from_json(x: dict[str, Any], files: dict[str, bytes], device: Device, precompiled: bool) -> Launch:
-    kind = LaunchKind[x["kind"]]
-    patches = tuple(Patch(PatchKind[k], *map(int, rest)) for k, *rest in x["patches"])
-    if kind is LaunchKind.PYTHON:
-        if precompiled and x["engine"] != GENERAL:
-            raise cudnnGraphNotSupportedError(f"engine {x['engine']!r} would have to build a part of the plan again")
-        return replace(_python_launch(x["engine"], graph_from_json(x["graph"]), x["operands"], device), patches=patches)
+def _patches(x: dict[str, Any]) -> tuple[Patch, ...]:
+    return tuple(Patch(PatchKind[k], *(typed(v, int) for v in rest)) for k, *rest in x["patches"])
+
+
+def _ints(values: Any) -> tuple[int, ...]:
+    return tuple(typed(v, int) for v in typed(values, list))
+
+
+def _launch_from_json(x: dict[str, Any], files: dict[str, bytes]) -> Launch:
     artifact = None
     if "artifact" in x:
         a = x["artifact"]
-        artifact = Artifact(a["kind"], a["key"], a["arch"], files[f"artifacts/{a['key']}.{a['kind']}"])
+        artifact = Artifact(
+            typed(a["kind"], str), typed(a["key"], str), typed(a["arch"], str),
+            files[f"artifacts/{a['key']}.{a['kind']}"],
+        )  # fmt: skip
+    gx, gy, gz = _ints(x["grid"])
+    bx, by, bz = _ints(x["block"])
+    value, words = _ints(x["memset"])
     return Launch(
-        kind, bytes.fromhex(x["template"]), patches, artifact, x["symbol"], tuple(x["param_offsets"]),
-        tuple(x["grid"]), tuple(x["block"]), x["shared_bytes"], x["memset"][0], x["memset"][1], None, x["label"],
+        LaunchKind[x["kind"]], bytes.fromhex(x["template"]), _patches(x), artifact, typed(x["symbol"], str),
+        _ints(x["param_offsets"]), (gx, gy, gz), (bx, by, bz), typed(x["shared_bytes"], int), value, words, None,
+        typed(x["label"], str),
     )  # fmt: skip
 
 
-def _python_launch(engine: str, graph: Graph, operands: list[int], device: Device) -> Launch:
+def _python_launch_from_json(
+    x: dict[str, Any], slots: tuple[Slot, ...], workspace_bytes: int, device: Device, precompiled: bool
+) -> Launch:
+    name = typed(x["engine"], str)
+    if precompiled and name != GENERAL:
+        raise cudnnGraphNotSupportedError(
+            f"engine {name!r} would have to build a part of the plan again", fix="allow compiling, or write a new file"
+        )
+    try:
+        engine = engine_named(name)
+    except KeyError as e:
+        raise cudnnGraphNotSupportedError(
+            f"the plan needs engine {name!r}, which is not installed here", fix="install the package that has it"
+        ) from e
+    graph = graph_from_json(x["graph"])
+    check_graph(graph)
     region = whole_region(graph)
     by_uid = {o.uid: o for o in region.operands}
-    ordered = replace(region, operands=tuple(by_uid[uid] for uid in operands))
-    try:
-        made = engine_named(engine)
-    except KeyError as e:
-        raise cudnnGraphNotSupportedError(f"the plan needs engine {engine!r}, which is not installed here") from e
-    (launch,) = made.build(ordered, device, ()).launches
+    ordered = replace(region, operands=tuple(by_uid[uid] for uid in _ints(x["operands"])))
+    (launch,) = engine.build(ordered, device, ()).launches
+    launch = replace(launch, patches=_patches(x))
+    check_operands([graph.tensors[o.uid] for o in ordered.operands], launch, slots, workspace_bytes)
     return launch

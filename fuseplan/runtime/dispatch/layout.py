@@ -63,10 +63,7 @@ def make_frame(program: Program) -> Frame:
     on_gpu = program.device_kind == "cuda"
     for launch in program.launches:
         image.extend(bytes(-len(image) % _ALIGN))
-        for patch in launch.patches:
-            _check_patch(program, launch, patch)
-        if launch.kind == LaunchKind.MEMSET and not launch.patches:
-            raise ArgumentError(f"launch '{launch.label}': a memset needs a patch for its address")
+        check_launch(program, launch)
         steps.append(_make_step(program, launch, len(image)))
         image.extend(launch.template)
     uses_driver = any(s.kind == LaunchKind.CUDA or (s.kind == LaunchKind.MEMSET and on_gpu) for s in steps)
@@ -104,6 +101,35 @@ def _make_step(program: Program, launch: Launch, at: int) -> Step:
     )
 
 
+def check_launch(program: Program, launch: Launch) -> None:
+    """Whether a launch keeps to its block, to the slots and to the workspace.
+
+    Raises:
+        ArgumentError: it does not (a fault of the engine, or of the file that it came from)
+    """
+    for patch in launch.patches:
+        _check_patch(program, launch, patch)
+    what, block = f"launch '{launch.label}'", len(launch.template)
+    if launch.kind == LaunchKind.MEMSET:
+        if not launch.patches:
+            raise ArgumentError(f"{what}: a memset needs a patch for its address")
+        room = _room(program, launch.patches[0])
+        if not 0 <= 4 * launch.memset_words <= room:
+            raise ArgumentError(f"{what}: {launch.memset_words} words do not fit {room} bytes")
+    if any(not 0 <= offset < max(1, block) for offset in launch.param_offsets):
+        raise ArgumentError(f"{what}: a parameter lies outside of the block of {block} bytes")
+    config = (*launch.grid, *launch.block)
+    if len(config) != 6 or min(config) < 1 or launch.shared_bytes < 0:
+        raise ArgumentError(f"{what}: grid {launch.grid} and block {launch.block}")
+
+
+def _room(program: Program, patch: Patch) -> int:
+    """Bytes from where a patch points to the end of its buffer."""
+    if patch.kind == PatchKind.SCRATCH:
+        return program.workspace_bytes - patch.addend
+    return program.slots[patch.slot].span_bytes - patch.addend
+
+
 def _check_patch(program: Program, launch: Launch, patch: Patch) -> None:
     what = f"launch '{launch.label}', patch at {patch.offset}"
     writes = launch.kind in (LaunchKind.HOST, LaunchKind.CUDA)  # others only read the address
@@ -120,7 +146,9 @@ def _check_patch(program: Program, launch: Launch, patch: Patch) -> None:
     on_host = slot.value is not None or slot.place in ("host", "cpu")
     if patch.kind == PatchKind.SCALAR:
         held = slot.span_bytes if slot.value is None else len(slot.value)
-        if not on_host or patch.addend + patch.size > held:
+        if not on_host or patch.addend < 0 or patch.size < 0 or patch.addend + patch.size > held:
             raise ArgumentError(f"{what}: cannot copy {patch.size} bytes from tensor '{slot.name}'")
+    elif not 0 <= patch.addend <= slot.span_bytes:
+        raise ArgumentError(f"{what}: {patch.addend} bytes into tensor '{slot.name}' of {slot.span_bytes} bytes")
     elif on_host and launch.kind == LaunchKind.CUDA:
         raise ArgumentError(f"{what}: tensor '{slot.name}' is on the host, a kernel cannot have its address")
