@@ -125,5 +125,3 @@ def _op_refusal(region: Region) -> str:
 
 
 ENGINE = CpuCEngine()
-
-__all__ = ["ENGINE", "FLAGS", "CpuCEngine"]
