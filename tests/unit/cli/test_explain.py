@@ -23,6 +23,7 @@ def small_graph() -> fuseplan.pygraph:
 def saved_graph(folder: Path) -> Path:
     g = small_graph()
     g.validate()
+    assert g.graph is not None
     file = folder / "graph.json"
     file.write_text(serialize.dumps(g.graph))
     return file

@@ -103,10 +103,10 @@ def test_formulas_match_plain_loops() -> None:
                             if 0 <= p + r - 1 < 4 and 0 <= q + s - 1 < 3:
                                 total += float(x[0, c, p + r - 1, q + s - 1] * w[k, c, r, s])
                 assert math.isclose(y[0, k, p, q], max(total, 0.0), abs_tol=1e-12)
-    q, k, v = (rng.standard_normal((1, 1, 3, 2)) for _ in range(3))
-    o = formulas.causal_attention(q, k, v, 0.5)
+    query, key, value = (rng.standard_normal((1, 1, 3, 2)) for _ in range(3))
+    o = formulas.causal_attention(query, key, value, 0.5)
     for i in range(3):
-        weights = [math.exp(0.5 * float(q[0, 0, i] @ k[0, 0, j])) for j in range(i + 1)]
+        weights = [math.exp(0.5 * float(query[0, 0, i] @ key[0, 0, j])) for j in range(i + 1)]
         for d in range(2):
-            want = sum(weight * float(v[0, 0, j, d]) for j, weight in enumerate(weights)) / sum(weights)
+            want = sum(weight * float(value[0, 0, j, d]) for j, weight in enumerate(weights)) / sum(weights)
             assert math.isclose(o[0, 0, i, d], want, rel_tol=1e-12)
