@@ -1,0 +1,157 @@
+"""What the triton engine takes, refuses and offers; needs neither Triton nor a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fuseplan.dtypes import BFLOAT16, DOUBLE, FLOAT, FP8_E8M0, HALF, INT8, INT32
+from fuseplan.engines.triton import support
+from fuseplan.engines.triton.engine import ENGINE
+from fuseplan.engines.triton.knobs import complete_knobs, gemm_shared_bytes, knob_space
+from fuseplan.errors import ArgumentError, cudnnGraphNotSupportedError
+from fuseplan.ir.region import Cost, Region, Value
+from fuseplan.runtime.device import Device
+from tests.kernels import triton_cases as made
+
+
+def matmul(dtype: object, compute: object) -> Region:
+    d = made.Draft(2)
+    d.store(d.op("matmul", d.load((8, 8), dtype), d.load((8, 8), dtype), compute=compute))  # type: ignore[arg-type]
+    return d.region()
+
+
+def mixed_reductions() -> Region:
+    d = made.Draft(2)
+    x = d.load((8, 9), FLOAT)
+    d.store(d.op("reduce", x, mode="add", axes=(0,)))
+    d.store(d.op("reduce", x, mode="add", axes=(1,)))
+    return d.region()
+
+
+def prologue() -> Region:
+    d = made.Draft(2)
+    d.store(d.op("matmul", d.op("neg", d.load((8, 8), HALF)), d.load((8, 8), HALF)))
+    return d.region()
+
+
+def reused_sum() -> Region:
+    d = made.Draft(2)
+    product = d.op("matmul", d.load((8, 8), HALF), d.load((8, 8), HALF))
+    d.store(d.op("sub", product, d.op("reduce", product, mode="max", axes=(0, 1))))
+    return d.region()
+
+
+def partial_max() -> Region:
+    d = made.Draft(2)
+    product = d.op("matmul", d.load((8, 8), HALF), d.load((8, 8), HALF))
+    d.store(d.op("reduce", product, mode="max", axes=(1,)))
+    return d.region()
+
+
+def of_op(op: str) -> Region:
+    d = made.Draft(4)
+    x, w = d.load((1, 8, 8, 8), HALF), d.load((1, 8, 8, 8), HALF)
+    d.values.append(Value(op, (x, w), (1, 8, 8, 8), HALF, FLOAT))
+    d.store(2)
+    return d.region()
+
+
+def of_type() -> Region:
+    d = made.Draft(2)
+    d.store(d.op("cast", d.load((8, 8), FP8_E8M0), dtype=FLOAT))
+    return d.region()
+
+
+@pytest.fixture
+def with_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decisions as on a machine that has Triton."""
+    monkeypatch.setattr(support, "missing_package", lambda: "")
+
+
+@pytest.mark.usefixtures("with_triton")
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: matmul(DOUBLE, DOUBLE), "matmul in compute type DOUBLE"),
+        (lambda: matmul(INT8, INT32), "matmul in compute type INT32"),
+        (mixed_reductions, "reductions over different axes"),
+        (prologue, "matmul operand A is computed in the region"),
+        (reused_sum, "used again over the tile"),
+        (partial_max, "runs over all axes, or adds up in a dense FLOAT output"),
+        (lambda: of_op("conv_fprop"), "'conv_fprop' has no kernel form"),
+        (lambda: of_op("sdpa"), "'sdpa' has no kernel form"),
+        (of_type, "type FP8_E8M0"),
+    ],
+)
+def test_refusal_has_its_reason(make: Callable[[], Region], reason: str) -> None:
+    region = make()
+    answer = ENGINE.supports(region, made.device())
+    assert not answer.is_supported and reason in answer.reason
+    with pytest.raises(cudnnGraphNotSupportedError, match="the triton engine cannot build"):
+        ENGINE.build(region, made.device(), ())
+
+
+@pytest.mark.usefixtures("with_triton")
+def test_device_that_is_not_a_recent_gpu_is_refused() -> None:
+    region = made.softmax(8, 8, FLOAT)
+    assert ENGINE.supports(region, made.device()).is_supported
+    assert "needs a CUDA device" in ENGINE.supports(region, Device("cpu")).reason
+    old = dataclasses.replace(made.device(), arch="sm_75")
+    assert "sm_75 is older than sm_80" in ENGINE.supports(region, old).reason
+
+
+def test_absence_of_triton_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    support.missing_package.cache_clear()
+    try:
+        assert "triton is not installed: " in ENGINE.supports(made.softmax(8, 8, FLOAT), made.device()).reason
+    finally:
+        support.missing_package.cache_clear()
+
+
+def test_importing_the_engine_imports_neither_triton_nor_torch() -> None:
+    code = "import sys, fuseplan.engines.triton.engine; assert not {'triton', 'torch'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+@pytest.mark.parametrize(
+    "region",
+    [made.matmul_gelu_amax(16, 512, 1024, 512, BFLOAT16), made.softmax(64, 40000, HALF), made.rms_norm(9, 7, FLOAT)],
+)
+def test_configs_are_few_with_the_default_first(region: Region) -> None:
+    space = knob_space(region, made.device())
+    configs = space.configs()
+    assert 1 < len(configs) <= 6 and configs[0] == space.default and len(set(configs)) == len(configs)
+    assert all(dict(c)[name] in values for c in configs for name, values in space.knobs.items())
+
+
+def test_tiles_fit_the_shared_memory_of_small_chips() -> None:
+    device = made.device(120)
+    for config in knob_space(made.matmul_bias_gelu(1, 4096, 4096, 1024, HALF), device).configs():
+        k = dict(config)
+        tile = (k["BLOCK_M"], k["BLOCK_N"], k["BLOCK_K"], k["num_warps"], k["num_stages"])
+        assert gemm_shared_bytes(tile, 2) <= device.shared_bytes
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [({"TILE": 3}, "no knob 'TILE'"), ({"BLOCK": 100}, "power of two"), ({"num_warps": 0}, "power of two")],
+)
+def test_unknown_or_impossible_knob_is_refused(knobs: dict[str, int], message: str) -> None:
+    space = knob_space(made.softmax(8, 100, FLOAT), made.device())
+    with pytest.raises(ArgumentError, match=message):
+        complete_knobs(space, tuple(knobs.items()))
+
+
+def test_estimate_grows_with_the_work() -> None:
+    device = made.device()
+    regions = [made.matmul_bias_gelu(1, m, 1024, 1024, HALF) for m in (256, 8192)]
+    counted = [dataclasses.replace(r, cost=Cost(flops=2.0 * r.domain[1] * 2**20)) for r in regions]
+    times = [ENGINE.estimate_us(r, device, ENGINE.knobs(r, device).default) for r in counted]
+    assert 0 < times[0] < times[1]
