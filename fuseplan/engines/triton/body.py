@@ -137,7 +137,7 @@ class Body:
         total = 1
         for axis in axes:
             total *= dim[int(str(axis)) % self.rank]
-        name = self.params.number(f"c{index}", total, "i32" if total < 2**31 else "i64")
+        name = self.params.number(f"count{index}", total, "i32" if total < 2**31 else "i64")
         return f"tl.full((), {name}, {expr.VALUE_TYPES[value.dtype]})"
 
     def guards(self, dim: Sequence[int], seen: Sequence[TileAxis]) -> list[str]:

@@ -51,8 +51,8 @@ class _Rows:
         self.is_persistent = self.columns <= knobs["BLOCK"]
         row_mask = "row_inside" if self.rows % knobs["ROWS"] else ""
         column_mask = "column_inside" if self.columns % knobs["BLOCK"] else ""
-        self.row_axis = TileAxis("r", kept, mask=row_mask, first="(pid == 0)")
-        self.column_axis = TileAxis("c", reduced, mask=column_mask)
+        self.row_axis = TileAxis("row", kept, mask=row_mask, first="(pid == 0)")
+        self.column_axis = TileAxis("col", reduced, mask=column_mask)
         self.params, self.out = ParamList(region, "i64" if self.wide else "i32"), LineWriter("    ")
         axes = [self.row_axis, self.column_axis]
         self.body = Body(region, axes, self.params, self.out, origin="tl.zeros((1, 1), tl.int32)")
@@ -84,17 +84,17 @@ class _Rows:
         out.line("pid = tl.program_id(0)")
         if not self.row_axis.groups:
             return
-        out.line(f"r = (pid{'.to(tl.int64)' if self.wide else ''} * ROWS + tl.arange(0, ROWS))[:, None]")
+        out.line(f"row = (pid{'.to(tl.int64)' if self.wide else ''} * ROWS + tl.arange(0, ROWS))[:, None]")
         if self.row_axis.mask:
             groups = self.row_axis.groups
             count = body.extent(groups[0]) if len(groups) == 1 else self.params.number("n_rows", self.rows)
-            out.line(f"row_inside = r < {count}")
+            out.line(f"row_inside = row < {count}")
         body.split_index(self.row_axis)
 
     def _column_index(self, positions: str) -> None:
-        self.out.line(f"c = {positions}{'.to(tl.int64)' if self.wide else ''}")
+        self.out.line(f"col = {positions}{'.to(tl.int64)' if self.wide else ''}")
         if self.column_axis.mask:
-            self.out.line(f"column_inside = c < {self._column_count()}")
+            self.out.line(f"column_inside = col < {self._column_count()}")
         self.body.split_index(self.column_axis)
 
     def _column_count(self) -> str:

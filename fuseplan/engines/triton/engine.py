@@ -6,6 +6,7 @@ import struct
 import threading
 from collections import OrderedDict
 
+from fuseplan.codegen.writer import region_summary
 from fuseplan.dtypes import FLOAT
 from fuseplan.engines.base import Config, Executable, FusionLimits, KnobSpace, Support
 from fuseplan.engines.triton.compile import Compiled, compilation, compile_kernel
@@ -110,8 +111,18 @@ def _assemble(region: Region, emitted: Emitted, sm: int, *, aligned: bool) -> Ex
     alignments: tuple[int, ...] = ()
     if aligned:
         alignments = tuple(1 if o.role is Role.SCALAR else 16 for o in region.operands)
-    kernels = [step for step in emitted.steps if isinstance(step, Kernel)]
-    return Executable(tuple(launches), emitted.scratch_bytes, alignments, "\n\n".join(k.source for k in kernels))
+    return Executable(tuple(launches), emitted.scratch_bytes, alignments, _shown_source(region, emitted))
+
+
+def _shown_source(region: Region, emitted: Emitted) -> str:
+    """What runs, as text: the region as comments, then each kernel with the constants of its launch."""
+    parts = ["".join(f"# {line}\n" for line in region_summary(region))]
+    for step in emitted.steps:
+        if isinstance(step, Kernel):
+            constants = ", ".join(f"{name}={value}" for name, value in step.constants)
+            launch = f"{step.grid} programs of {step.num_warps} warps, {step.num_stages} stages"
+            parts.append(f"# {step.function}: {launch}; {constants or 'no constants'}\n{step.source}")
+    return "\n\n".join(parts)
 
 
 def _fill_launch(fill: Fill) -> Launch:

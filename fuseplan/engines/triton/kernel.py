@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fuseplan.codegen.triton_expr import SIGNATURE_TYPES
+from fuseplan.codegen.writer import operand_names
 from fuseplan.ir.region import Region, Role
 
 
@@ -90,6 +91,7 @@ class ParamList:
 
     def __init__(self, region: Region, index_type: str) -> None:
         self._region = region
+        self._names = operand_names(region.operands)
         self._index_type = index_type
         self._operands: dict[int, Param] = {}
         self._others: dict[str, Param] = {}
@@ -99,7 +101,7 @@ class ParamList:
         operand = self._region.operands[index]
         scalar = operand.role is Role.SCALAR
         kind = ParamKind.SCALAR if scalar else ParamKind.POINTER
-        name = f"{'x' if scalar else 'p'}{index}"
+        name = self._names[index]
         element = as_type or SIGNATURE_TYPES[operand.dtype]
         self._operands[index] = Param(name, element if scalar else f"*{element}", kind, index)
         return name
