@@ -49,6 +49,7 @@ class Validation(OpMethods):
         for tensor in {t: None for n in self.node_list for t in (*n.inputs.values(), *n.outputs.values())}:
             _refuse_layout(tensor)
         builder = GraphBuilder(self.name, self.io_dtype, self.intermediate_dtype, self.compute_dtype)
+        builder.is_dynamic = bool(self.options["is_dynamic_shape_enabled"])
         builder.nodes = [node.draft(drafts) for node in self.node_list]
         infer.complete(builder)
         return builder.freeze()

@@ -87,11 +87,17 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """A validated graph: tensors by uid, nodes in an order that computes inputs first."""
+    """A validated graph: tensors by uid, nodes in an order that computes inputs first.
+
+    Args:
+        is_dynamic: kernels are shared with graphs that differ in extents only, so engines choose none by extents
+            (other than 1)
+    """
 
     name: str
     tensors: Mapping[int, TensorSpec]
     nodes: tuple[Node, ...]
+    is_dynamic: bool = False
 
     @cached_property
     def producers(self) -> dict[int, int]:
@@ -134,7 +140,7 @@ class Graph:
                     if spec.is_virtual and (uid in shown or uid not in made):
                         spec = replace(spec, is_virtual=False)
                     tensors[uid] = spec
-        return Graph(self.name, tensors, nodes)
+        return Graph(self.name, tensors, nodes, self.is_dynamic)
 
 
 @dataclass(slots=True, eq=False)
@@ -178,6 +184,7 @@ class GraphBuilder:
     io_dtype: DType | None = None
     intermediate_dtype: DType | None = None
     compute_dtype: DType | None = None
+    is_dynamic: bool = False
     nodes: list[DraftNode] = field(default_factory=list)
 
     def freeze(self) -> Graph:
@@ -201,4 +208,4 @@ class GraphBuilder:
                     tuple(sorted(n.attrs.items())), n.compute,
                 )
             )  # fmt: skip
-        return Graph(self.name, tensors, tuple(nodes))
+        return Graph(self.name, tensors, tuple(nodes), self.is_dynamic)

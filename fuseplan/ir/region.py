@@ -104,6 +104,8 @@ class Region:
         cost: work of the piece
         reason: why the region starts where it does (for explain); empty for the first
         source_nodes: index in the source graph of each node of `graph`
+
+    Where `graph.is_dynamic`, an engine makes no choice by extents other than 1, so that all extents share a kernel.
     """
 
     graph: Graph = field(repr=False)
@@ -160,6 +162,7 @@ class Region:
             tuple((o.dim, o.stride, o.dtype.name, o.role.value) for o in self.operands),
             self.loads,
             self.stores,
+            self.graph.is_dynamic,
         )
 
     @cached_property

@@ -21,6 +21,7 @@ def graph_to_json(graph: Graph) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "name": graph.name,
+        "is_dynamic": graph.is_dynamic,
         "tensors": [_tensor_to_json(t) for t in graph.tensors.values()],
         "nodes": [
             {
@@ -58,7 +59,7 @@ def graph_from_json(data: Any) -> Graph:
             )
             for i, n in enumerate(data["nodes"])
         )  # fmt: skip
-        return Graph(typed(data["name"], str), tensors, nodes)
+        return Graph(typed(data["name"], str), tensors, nodes, bool(data.get("is_dynamic", False)))
     except (KeyError, TypeError, AttributeError, ValueError) as e:
         raise PlanFileError(f"the graph JSON is damaged: {type(e).__name__} {e}", fix="write the graph again") from e
 
@@ -87,7 +88,7 @@ def canonical_key(graph: Graph) -> str:
         (n.op, n.compute.name, n.attrs, [(p, number[u]) for p, u in n.inputs], [(p, number[u]) for p, u in n.outputs])
         for n in graph.nodes
     ]
-    return sha256(repr((sorted(tensors), nodes)).encode()).hexdigest()
+    return sha256(repr((sorted(tensors), nodes, graph.is_dynamic)).encode()).hexdigest()
 
 
 def _facts(t: TensorSpec) -> tuple[object, ...]:

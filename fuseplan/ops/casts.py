@@ -35,7 +35,11 @@ def widen(xp: ArrayNamespace, x: Array, compute: DType, *, judge: bool = False) 
         return xp.astype(x != 0, target)
     if not compute.is_float and _is_floating(xp, x):
         return float_to_int(xp, x, dtypes.INT64 if judge else _COMPUTE.get(compute.name, dtypes.INT32))
-    return x if x.dtype == target else xp.astype(x, target)
+    if x.dtype == target:
+        return x
+    if not compute.is_float:
+        return _int_to_int(xp, x, compute_type(compute, judge=judge))
+    return xp.astype(x, target)
 
 
 def narrow(xp: ArrayNamespace, x: Array, t: DType) -> Array:
@@ -46,12 +50,21 @@ def narrow(xp: ArrayNamespace, x: Array, t: DType) -> Array:
     if t is dtypes.BOOLEAN:
         return xp.astype(x != 0, target)
     if t.kind in ("int", "uint"):
-        return float_to_int(xp, x, t) if _is_floating(xp, x) else xp.astype(x, target)
+        return float_to_int(xp, x, t) if _is_floating(xp, x) else _int_to_int(xp, x, t)
     if t in _SATURATING:
         x = xp.where(xp.abs(x) > t.max_finite, xp.sign(x) * t.max_finite, x)
     if t.bits < 32 and x.dtype == xp.dtype(dtypes.DOUBLE):
         x = _to_float32_odd(xp, x)
     return xp.astype(x, target)
+
+
+def _int_to_int(xp: ArrayNamespace, x: Array, t: DType) -> Array:
+    """Saturating; exact where the type is no narrower."""
+    high = int(t.max_finite) if t.bits < 64 else 2**63 - 1
+    low = 0 if t.kind == "uint" else -high - 1
+    wide = xp.astype(x, xp.dtype(dtypes.INT64))
+    full = xp.zeros_like(wide)
+    return xp.astype(xp.where(wide > high, full + high, xp.where(wide < low, full + low, wide)), xp.dtype(t))
 
 
 def _is_floating(xp: ArrayNamespace, x: Array) -> bool:

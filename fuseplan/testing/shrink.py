@@ -60,4 +60,4 @@ def _keep_live(graph: Graph, outputs: set[int]) -> Graph:
     tensors = {
         uid: replace(t, is_virtual=uid not in outputs and uid not in inputs) for uid, t in made.tensors.items()
     }
-    return Graph(graph.name, tensors, made.nodes)
+    return Graph(graph.name, tensors, made.nodes, graph.is_dynamic)
