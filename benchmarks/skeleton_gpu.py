@@ -53,10 +53,12 @@ def measure(handle: Any) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name, dtype in TYPES.items():
         for work in all_works(dtype):
+
             def on_current_stream(fn: Callable[[], Any]) -> Callable[[], Any]:
                 def call() -> Any:
                     cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)
                     return fn()
+
                 return call
 
             peers = {k: on_current_stream(fn) for k, fn in peers_of(work, handle).items()}

@@ -21,7 +21,9 @@ def graph(fn: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def new(name: str, io: Any = FLOAT) -> Any:
-    return cudnn.pygraph(name=name, io_data_type=io, intermediate_data_type=FLOAT, compute_data_type=FLOAT, device="cpu")
+    return cudnn.pygraph(
+        name=name, io_data_type=io, intermediate_data_type=FLOAT, compute_data_type=FLOAT, device="cpu"
+    )
 
 
 def scalar(g: Any, name: str) -> Any:
@@ -117,7 +119,6 @@ def causal_attention_bias_stats() -> Any:
 
 
 def main() -> None:
-
 
     for name, make in GRAPHS.items():
         g = make()

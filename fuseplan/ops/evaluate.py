@@ -27,8 +27,7 @@ def evaluate(
     """
     wanted = set(graph.output_uids) | set(keep)
     live: dict[int, Array] = {
-        uid: inputs[uid] if uid in inputs else scalar_array(xp, graph.tensors[uid], inputs)
-        for uid in graph.input_uids
+        uid: inputs[uid] if uid in inputs else scalar_array(xp, graph.tensors[uid], inputs) for uid in graph.input_uids
     }
     last_use = {uid: uses[-1] for uid, uses in graph.consumers.items()}
     out: dict[int, Array] = {uid: live[uid] for uid in wanted if uid in live}

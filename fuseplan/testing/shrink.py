@@ -57,7 +57,5 @@ def _keep_live(graph: Graph, outputs: set[int]) -> Graph:
             needed.update(uid for _, uid in node.inputs)
     made = graph.slice(sorted(kept), [])
     inputs = set(made.input_uids)
-    tensors = {
-        uid: replace(t, is_virtual=uid not in outputs and uid not in inputs) for uid, t in made.tensors.items()
-    }
+    tensors = {uid: replace(t, is_virtual=uid not in outputs and uid not in inputs) for uid, t in made.tensors.items()}
     return Graph(graph.name, tensors, made.nodes, graph.is_dynamic)

@@ -97,6 +97,4 @@ def _run_on_cuda(region: Region, device: Device, addresses: tuple[int, ...], str
             store(outputs[uid], value)
 
 
-
-
 ENGINE = ArrayEngine()
