@@ -267,6 +267,15 @@ def test_compiler_failure_names_the_kept_source() -> None:
     assert "no_such_function" in path.read_text()
 
 
+def test_kept_sources_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(settings, "_current", settings.Settings(cache_dir=tmp_path))
+    monkeypatch.setattr(aot, "_MAX_SOURCES", 4)
+    for number in range(12):
+        module = aot.load_source(f"VALUE = {number}\n")
+        assert module.VALUE == number and Path(str(module.__file__)).exists()
+    assert 0 < len(list(tmp_path.glob("triton-src/*.py"))) <= 4
+
+
 def test_huge_operand_uses_64_bit_offsets() -> None:
     d = made.Draft(2)
     x = d.load((2, 64), FLOAT, stride=(2**31, 1))

@@ -24,6 +24,7 @@ from fuseplan.runtime import artifacts
 from fuseplan.runtime.launch import Artifact
 
 _FORMAT = 1  # of what is cached; goes into the key
+_MAX_SOURCES = 2048
 _lock = threading.Lock()  # Triton's knobs are global
 _modules: dict[str, ModuleType] = {}
 
@@ -205,4 +206,21 @@ def _write(path: Path, source: str) -> Path:
     with open(handle, "w", encoding="utf-8") as file:
         file.write(source)
     os.replace(temporary, path)
+    _trim(path.parent)
     return path
+
+
+def _trim(folder: Path) -> None:
+    """Keep the newest sources; a cubin in the cache does not need its source again."""
+    files = list(folder.glob("k*.py"))
+    if len(files) > _MAX_SOURCES:
+        by_age = sorted(files, key=lambda file: (_modified(file), file.name))
+        for file in by_age[: _MAX_SOURCES // 2]:
+            file.unlink(missing_ok=True)
+
+
+def _modified(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:  # another process trimmed it
+        return 0.0
