@@ -14,6 +14,7 @@ from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import Launch, Patch, PatchKind, Program, Slot
 
 ALIGNMENT = 256
+SCRATCH_ALIGNMENT = 8  # what an engine may assume of the start of its private scratch
 
 
 def compose(graph: Graph, device: Device, parts: Sequence[tuple[Region, Executable]]) -> Program:
@@ -29,7 +30,7 @@ def compose(graph: Graph, device: Device, parts: Sequence[tuple[Region, Executab
             patches = tuple([_place(p, region, slot_of, layout) for p in launch.patches])
             launches.append(replace(launch, patches=patches))
     total = layout.num_bytes + (private if private else 0)
-    aligned = max((a for uid, a in needs.items() if uid not in slot_of), default=1)
+    aligned = max([SCRATCH_ALIGNMENT if private else 1, *(a for uid, a in needs.items() if uid not in slot_of)])
     return Program(slots, tuple(launches), total, device.kind, device.index, aligned)
 
 
