@@ -79,7 +79,7 @@ class Handle:
 
     def __init__(self, backend_handle: int, ordinal: int | None = None, stream: int | None = None) -> None:
         self.backend_handle: int | None = backend_handle
-        self.stream: int | None = stream or 0
+        self.stream: int | None = _address(stream or 0)
         self._ordinal = current_ordinal() if ordinal is None else ordinal
 
     @property
@@ -129,17 +129,22 @@ def destroy_handle(handle: Handle) -> None:
 def set_stream(handle: Handle, stream: int) -> None:
     """Run what follows on this stream, given by address."""
     check_handle(handle)
-    if isinstance(stream, bool) or not hasattr(stream, "__index__"):
-        raise ArgumentError(
-            f"stream must be the address of a stream, not {stream!r}", fix="pass torch_stream.cuda_stream"
-        )
-    handle.stream = stream.__index__()
+    handle.stream = _address(stream)
 
 
 def get_stream(handle: Handle) -> int:
     """Address of the stream; 0 is the default stream."""
     check_handle(handle)
     return handle.stream or 0
+
+
+def _address(stream: object) -> int:
+    """The address of a stream. Raises ArgumentError."""
+    if isinstance(stream, bool) or not hasattr(stream, "__index__") or not 0 <= stream.__index__() < 1 << 64:
+        raise ArgumentError(
+            f"stream must be the address of a stream, not {stream!r}", fix="pass torch_stream.cuda_stream"
+        )
+    return int(stream.__index__())
 
 
 def check_handle(handle: object, *, is_optional: bool = False) -> Handle | None:

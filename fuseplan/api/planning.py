@@ -123,10 +123,11 @@ class Planning(Validation):
             self.build_index(index)
         except DECLINES as error:
             return f"plan {index} {name}: {error}"
-        except InvalidGraphError as error:
-            if not self.need_entry(index).barred:
+        except InvalidGraphError:
+            barred = self.need_entry(index).barred
+            if not barred:
                 raise
-            return str(error)
+            return f"plan {index} {name}: barred by a filter, {barred}"
         return ""
 
     def build(self, heuristics: Iterable[enums.heur_mode] | None = None, ctx: Any = None) -> None:

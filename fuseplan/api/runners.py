@@ -118,7 +118,10 @@ class Runners(PlanQueries):
                 return plans.build(index), plans
             except DECLINES as error:
                 reasons.append(f"{entry.name}: {error}")
-        raise cudnnGraphNotSupportedError(f"no plan of graph {self.name!r} takes these shapes: {reasons}")
+        raise cudnnGraphNotSupportedError(
+            f"no plan of graph {self.name!r} takes these shapes: {reasons}",
+            fix="make a graph with these dims and strides to see what each engine refuses",
+        )
 
     def _override_graph(self, overrides: Overrides) -> Graph:
         if not self.options["is_override_shape_enabled"]:

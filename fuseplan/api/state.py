@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fuseplan.api import enums
+from fuseplan.api.arguments import to_int
 from fuseplan.api.datatypes import to_dtype, to_enum
 from fuseplan.api.handles import Handle, check_handle, resolve_device
 from fuseplan.api.kernel_cache import device_properties, kernel_cache
@@ -65,6 +66,9 @@ class GraphState:
                 f"device_property must come from create_device_properties(), not {facts!r}", fix="create one"
             )
         to_enum(self.options["cuda_graph_retention"], enums.cuda_graph_retention, "cuda_graph_retention")
+        for name in ("sm_count", "sm_version"):
+            if self.options[name] is not None:
+                self.options[name] = to_int(self.options[name], name)
         if cache is not None:
             self.options["is_dynamic_shape_enabled"] = True
 

@@ -107,6 +107,8 @@ def _tensor_from_json(data: dict[str, Any], graph: Construction) -> Tensor:
     made._value = data["value"]
     if not isinstance(made._value, bool | int | float | None):
         raise TypeError(f"tensor {made._name!r} has the value {made._value!r}")
+    if made._is_constant and made._value is None:
+        raise ValueError(f"tensor {made._name!r} is a constant without a value")
     made._reordering = to_enum(data["reordering_type"], enums.tensor_reordering, "reordering_type")
     made.set_ragged_offset_multiplier(data["ragged_offset_multiplier"])
     made.set_alignment_value(data["alignment_value"]).set_alignment(data["alignment"])

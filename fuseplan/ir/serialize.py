@@ -113,6 +113,8 @@ def _tensor_from_json(t: dict[str, Any]) -> TensorSpec:
     value = _frozen(t["value"]) if "value" in t else None
     if not isinstance(value, bool | int | float | None):
         raise TypeError(f"tensor {t['name']!r} has the value {value!r}")
+    if value is None and t.get("is_constant"):
+        raise ValueError(f"tensor {t['name']!r} is a constant without a value")
     return TensorSpec(
         typed(t["uid"], int), typed(t["name"], str), dim, stride, dtype_of(t["dtype"]),
         typed(t["is_virtual"], bool), typed(t["is_pass_by_value"], bool), value,

@@ -91,7 +91,10 @@ class Assigner:
         region = whole_region(self.graph)
         support = engine.supports(region, self.device)
         if not support.is_supported:
-            raise cudnnGraphNotSupportedError(f"engine {engine.name!r} cannot run the graph: {support.reason}")
+            raise cudnnGraphNotSupportedError(
+                f"engine {engine.name!r} cannot run graph {self.graph.name!r}: {support.reason}",
+                fix="change what the reason names, or use another engine of the list",
+            )
         return Assignment(region, engine, engine.knobs(region, self.device).default)
 
 

@@ -48,6 +48,21 @@ def check_graph(graph: Graph) -> None:
         raise PlanFileError(f"the graph in the plan file contradicts itself: {e.wrong}", fix=FIX) from e
 
 
+def check_part(part: Graph, graph: Graph) -> None:
+    """The graph of a launch is a slice of the whole graph. Raises PlanFileError."""
+    whole = {n.outputs: n for n in graph.nodes}
+    for node in part.nodes:
+        known = whole.get(node.outputs)
+        if known is None or replace(known, index=node.index) != node:
+            raise PlanFileError(f"node {node.name!r} of a launch is not a node of the plan file's graph", fix=FIX)
+        for _, uid in (*node.inputs, *node.outputs):
+            if replace(part.tensors[uid], is_virtual=False) != replace(graph.tensors[uid], is_virtual=False):
+                raise PlanFileError(
+                    f"tensor {graph.tensors[uid].name!r} of a launch is another one in the plan file's graph", fix=FIX
+                )
+    check_graph(part)
+
+
 def _drafts(graph: Graph) -> GraphBuilder:
     drafts = {uid: _draft(spec) for uid, spec in graph.tensors.items()}
     made = GraphBuilder(graph.name)
@@ -80,6 +95,10 @@ def check_program(graph: Graph, program: Program, device: Device) -> None:
             raise PlanFileError(f"the plan file asks for an alignment of {alignment} bytes", fix=FIX)
     if program.workspace_bytes < 0:
         raise PlanFileError(f"the plan file asks for a workspace of {program.workspace_bytes} bytes", fix=FIX)
+    written = {p.slot for x in program.launches for p in x.patches if p.kind is PatchKind.POINTER}
+    for k, slot in enumerate(program.slots):
+        if slot.is_output and k not in written:
+            raise PlanFileError(f"no launch of the plan file writes tensor {slot.name!r}", fix=FIX)
     try:
         for launch in program.launches:
             check_launch(program, launch)

@@ -17,10 +17,11 @@ from typing import Any
 from fuseplan.dtypes import dtype_of
 from fuseplan.engines.registry import GENERAL, engine_named
 from fuseplan.errors import FuseplanError, InvalidGraphError, PlanFileError, cudnnGraphNotSupportedError
+from fuseplan.ir.graph import Graph
 from fuseplan.ir.serialize import canonical_key, graph_from_json, graph_to_json, typed
 from fuseplan.plan.assign import Assignment, whole_region
 from fuseplan.plan.plan import BuiltPlan
-from fuseplan.plan.plan_check import FIX, check_graph, check_operands, check_program
+from fuseplan.plan.plan_check import FIX, check_graph, check_operands, check_part, check_program
 from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import Artifact, Launch, LaunchKind, Patch, PatchKind, Program, Slot
 
@@ -163,21 +164,32 @@ def load(data: bytes, device: Device, *, enforce_precompiled: bool = False) -> B
 def _plan_from_json(manifest: dict[str, Any], files: dict[str, bytes], device: Device, precompiled: bool) -> BuiltPlan:
     graph = graph_from_json(manifest["graph"])
     check_graph(graph)
+    if manifest["canonical_key"] != canonical_key(graph):
+        raise PlanFileError("the plan file is damaged: its graph does not have its key", fix=FIX)
     slots = tuple(_slot_from_json(s, device) for s in manifest["slots"])
-    need = typed(manifest["workspace_bytes"], int)
+    need = _number(manifest["workspace_bytes"])
     launches = []
-    for x in manifest["launches"]:
+    for x in typed(manifest["launches"], list):
         if x["kind"] == LaunchKind.PYTHON.name:
-            launches.append(_python_launch_from_json(x, slots, need, device, precompiled))
+            part = graph_from_json(x["graph"])
+            check_part(part, graph)
+            launches.append(_python_launch_from_json(x, part, slots, need, device, precompiled))
         else:
             launches.append(_launch_from_json(x, files))
-    alignment = typed(manifest["workspace_alignment"], int)
+    alignment = _number(manifest["workspace_alignment"])
     program = Program(slots, tuple(launches), need, device.kind, device.index, alignment)
     check_program(graph, program, device)
     plan = manifest["plan"]
     name, engine = typed(plan["name"], str), typed(plan["engine"], str)
     knobs = {k: typed(v, int) for k, v in typed(plan["knobs"], dict).items()}
     return BuiltPlan(name, engine, typed(plan["engine_id"], int), knobs, graph, device, program)
+
+
+def _number(value: Any) -> int:
+    """An int that fits the dispatcher's 64 bits. Raises TypeError, OverflowError."""
+    if abs(typed(value, int)) >= 1 << 63:
+        raise OverflowError(f"{value} does not fit 64 bits")
+    return int(value)
 
 
 def _check_device(made_for: dict[str, Any], device: Device) -> None:
@@ -195,17 +207,17 @@ def _check_device(made_for: dict[str, Any], device: Device) -> None:
 def _slot_from_json(s: dict[str, Any], device: Device) -> Slot:
     value = None if s["value"] is None else bytes.fromhex(s["value"])
     return Slot(
-        typed(s["uid"], int), typed(s["name"], str), dtype_of(s["dtype"]), typed(s["span_bytes"], int),
-        typed(s["place"], str), device.index, typed(s["is_output"], bool), value, typed(s["alignment"], int),
+        typed(s["uid"], int), typed(s["name"], str), dtype_of(s["dtype"]), _number(s["span_bytes"]),
+        typed(s["place"], str), device.index, typed(s["is_output"], bool), value, _number(s["alignment"]),
     )  # fmt: skip
 
 
 def _patches(x: dict[str, Any]) -> tuple[Patch, ...]:
-    return tuple(Patch(PatchKind[k], *(typed(v, int) for v in rest)) for k, *rest in x["patches"])
+    return tuple(Patch(PatchKind[k], *map(_number, rest)) for k, *rest in x["patches"])
 
 
 def _ints(values: Any) -> tuple[int, ...]:
-    return tuple(typed(v, int) for v in typed(values, list))
+    return tuple(map(_number, typed(values, list)))
 
 
 def _launch_from_json(x: dict[str, Any], files: dict[str, bytes]) -> Launch:
@@ -221,13 +233,13 @@ def _launch_from_json(x: dict[str, Any], files: dict[str, bytes]) -> Launch:
     value, words = _ints(x["memset"])
     return Launch(
         LaunchKind[x["kind"]], bytes.fromhex(x["template"]), _patches(x), artifact, typed(x["symbol"], str),
-        _ints(x["param_offsets"]), (gx, gy, gz), (bx, by, bz), typed(x["shared_bytes"], int), value, words, None,
+        _ints(x["param_offsets"]), (gx, gy, gz), (bx, by, bz), _number(x["shared_bytes"]), value, words, None,
         typed(x["label"], str),
     )  # fmt: skip
 
 
 def _python_launch_from_json(
-    x: dict[str, Any], slots: tuple[Slot, ...], workspace_bytes: int, device: Device, precompiled: bool
+    x: dict[str, Any], graph: Graph, slots: tuple[Slot, ...], workspace_bytes: int, device: Device, precompiled: bool
 ) -> Launch:
     name = typed(x["engine"], str)
     if precompiled and name != GENERAL:
@@ -240,11 +252,9 @@ def _python_launch_from_json(
         raise cudnnGraphNotSupportedError(
             f"the plan needs engine {name!r}, which is not installed here", fix="install the package that has it"
         ) from e
-    graph = graph_from_json(x["graph"])
-    check_graph(graph)
     region = whole_region(graph)
     by_uid = {o.uid: o for o in region.operands}
-    ordered = replace(region, operands=tuple(by_uid[uid] for uid in _ints(x["operands"])))
+    ordered = replace(region, operands=tuple(by_uid[uid] for uid in typed(x["operands"], list)))
     (launch,) = engine.build(ordered, device, ()).launches
     launch = replace(launch, patches=_patches(x))
     check_operands([graph.tensors[o.uid] for o in ordered.operands], launch, slots, workspace_bytes)

@@ -169,7 +169,10 @@ def _of_interface(facts: dict[str, Any], place: str, keep: object = None) -> Vie
     try:
         dtype: Any = np.dtype(facts["typestr"])
     except TypeError as problem:
-        raise BindError(f"the array interface names an unknown type {facts['typestr']!r}") from problem
+        raise BindError(
+            f"the array interface names an unknown type {facts['typestr']!r}",
+            fix="pass an array of a plain number type",
+        ) from problem
     dim = tuple(facts["shape"])
     stride = facts.get("strides") or tuple(dtype.itemsize * math.prod(dim[i + 1 :]) for i in range(len(dim)))
     elements = tuple(s // max(1, dtype.itemsize) for s in stride)
@@ -240,7 +243,10 @@ def _of_dlpack(buffer: Any) -> View:
         except TypeError:
             capsule = buffer.__dlpack__(**stream)
     except (BufferError, RuntimeError, ValueError) as problem:
-        raise BindError(f"a {type(buffer).__name__} does not give its memory by DLPack: {problem}") from problem
+        raise BindError(
+            f"a {type(buffer).__name__} does not give its memory by DLPack: {problem}",
+            fix="pass an array that exports its memory, or an integer address",
+        ) from problem
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     readonly = False

@@ -119,7 +119,7 @@ def check_launch(program: Program, launch: Launch) -> None:
     if any(not 0 <= offset < max(1, block) for offset in launch.param_offsets):
         raise ArgumentError(f"{what}: a parameter lies outside of the block of {block} bytes")
     config = (*launch.grid, *launch.block)
-    if len(config) != 6 or min(config) < 1 or launch.shared_bytes < 0:
+    if len(config) != 6 or not 1 <= min(config) <= max(config) < 1 << 31 or not 0 <= launch.shared_bytes < 1 << 31:
         raise ArgumentError(f"{what}: grid {launch.grid} and block {launch.block}")
 
 
@@ -137,7 +137,7 @@ def _check_patch(program: Program, launch: Launch, patch: Patch) -> None:
     if writes and not 0 <= patch.offset <= len(launch.template) - size:
         raise ArgumentError(f"{what}: outside of the block of {len(launch.template)} bytes")
     if patch.kind == PatchKind.SCRATCH:
-        if not 0 <= patch.addend <= program.workspace_bytes:
+        if not 0 <= patch.addend < program.workspace_bytes:
             raise ArgumentError(f"{what}: outside of the workspace of {program.workspace_bytes} bytes")
         return
     if not 0 <= patch.slot < len(program.slots):
