@@ -24,7 +24,7 @@ from benchmarks.works import Work, all_works
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def peers_of(work: Work, handle: Any) -> dict[str, Callable[[], Any]]:
+def peers_of(work: Work, dtype: torch.dtype, handle: Any) -> dict[str, Callable[[], Any]]:
     """fuseplan by heuristic and tuned, PyTorch eager and compiled; each returns the work's first result."""
     graph, pack, first = work.build(handle)
     size = graph.get_workspace_size()
@@ -45,7 +45,9 @@ def peers_of(work: Work, handle: Any) -> dict[str, Callable[[], Any]]:
         return tuned_first
 
     found["fuseplan tuned"] = run_tuned
-    found["torch.compile"] = torch.compile(work.eager, mode="max-autotune-no-cudagraphs", dynamic=False)
+    # tuning takes half a minute for a matmul, so it is done for one type
+    mode = "max-autotune-no-cudagraphs" if work.has_matmul and dtype is torch.bfloat16 else "default"
+    found[f"torch.compile {mode}"] = torch.compile(work.eager, mode=mode, dynamic=False)
     return found
 
 
@@ -61,7 +63,7 @@ def measure(handle: Any) -> list[dict[str, Any]]:
 
                 return call
 
-            peers = {k: on_current_stream(fn) for k, fn in peers_of(work, handle).items()}
+            peers = {k: on_current_stream(fn) for k, fn in peers_of(work, dtype, handle).items()}
             rows += [{**r, "dtype": name, "shape": work.shape} for r in compare(work.name, peers, work.reference())]
     cudnn.set_stream(handle=handle, stream=0)
     return rows

@@ -22,6 +22,7 @@ class Work:
         build: handle -> (built graph, pack, tensor of the first result)
         eager: the same in PyTorch, returns the first result
         reference: the first result in float64
+        has_matmul: whether a compiler of matmuls is worth tuning for it
     """
 
     name: str
@@ -29,6 +30,7 @@ class Work:
     build: Callable[[Any], tuple[Any, dict[Any, Any], torch.Tensor]]
     eager: Callable[[], torch.Tensor]
     reference: Callable[[], torch.Tensor]
+    has_matmul: bool = False
 
 
 def new_graph(handle: Any, dtype: torch.dtype, name: str) -> Any:
@@ -124,7 +126,7 @@ def matmul_bias_gelu(dtype: torch.dtype, m: int = 4096, n: int = 4096, k: int = 
         pre = (a.double() @ b.double() + bias.double()).to(dtype).double()
         return F.gelu(pre)
 
-    return Work("matmul bias gelu, 2 outputs", f"{m}x{n}x{k}", build, eager, reference)
+    return Work("matmul bias gelu, 2 outputs", f"{m}x{n}x{k}", build, eager, reference, True)
 
 
 def matmul_amax(dtype: torch.dtype, batch: int = 16, m: int = 512, k: int = 1024, n: int = 512) -> Work:
@@ -151,7 +153,7 @@ def matmul_amax(dtype: torch.dtype, batch: int = 16, m: int = 512, k: int = 1024
     def reference() -> torch.Tensor:
         return F.gelu(a.double() @ b.double() * 0.125 + bias.double())
 
-    return Work("matmul scale bias gelu amax", f"{batch}x{m}x{k}x{n}", build, eager, reference)
+    return Work("matmul scale bias gelu amax", f"{batch}x{m}x{k}x{n}", build, eager, reference, True)
 
 
 def all_works(dtype: torch.dtype) -> list[Work]:

@@ -36,7 +36,7 @@ class _Nudge:
         x = np.asarray(x)
         if x.dtype.kind != "f":
             return x
-        u = self.rng.uniform(-1.0, 1.0, x.shape)
+        u = self.rng.integers(0, 2, x.shape) * 2.0 - 1.0  # a full ulp: see docs/design/0003
         with np.errstate(all="ignore"):
             wide = x.astype(np.float64)
             wide = np.where(np.isfinite(wide), wide * (1.0 + u * 2.0**-self.compute.mantissa_bits), wide)
