@@ -17,21 +17,21 @@ WIDTH = 120
 HEADER = """# table
 # Written by scripts/make_stubs.py from the op schemas; do not edit.
 from collections.abc import Sequence
-from typing import Any, TypeAlias, overload
+from typing import Any, Protocol, TypeAlias, overload
 
 from fuseplan.api import enums
 from fuseplan.api.construct import Construction
 from fuseplan.api.tensor import Tensor
 from fuseplan.ops.schema import OpSchema
 
-# A graph tensor, or an array that exports DLPack; a data_type member or a torch dtype.
-TensorLike: TypeAlias = Any
+# A graph tensor, or an array that exports DLPack; a data_type member or a torch dtype. None where optional.
+Operand: TypeAlias = Any
 TypeLike: TypeAlias = Any
-OutDims: TypeAlias = Sequence[int] | dict[str, Sequence[int]]
+Name: TypeAlias = str | None
+Dims: TypeAlias = Sequence[int] | dict[str, Sequence[int]] | None
 
 def attach(schema: OpSchema) -> None: ...
 
-class OpMethods(Construction):
 """
 TYPES = {
     "float": "float",
@@ -39,63 +39,90 @@ TYPES = {
     "bool": "bool",
     "ints": "Sequence[int]",
     "any": "Any",
-    "name": "str",
+    "name": "Name",
     "compute_data_type": "TypeLike",
-    "out_dims": "OutDims",
+    "out_dims": "Dims",
 }
+HOLDS_NONE = ("Any", "Name", "Operand", "TypeLike", "Dims")
 
 
 def stub_text() -> str:
-    """The stub file for the ops that are registered now."""
-    return (HEADER + "\n".join(_method(schema) for schema in all_schemas())).rstrip() + "\n"
+    """The stub file for the ops that are registered now.
+
+    Ops of one signature share a protocol; each has its docstring. Other ops are methods.
+    """
+    shared: dict[tuple[str, ...], list[OpSchema]] = {}
+    for schema in all_schemas():
+        shared.setdefault(_heads(schema, "__call__"), []).append(schema)
+    names = {s.name: _protocol_name(group[0]) for group in shared.values() if len(group) > 1 for s in group}
+    protocols = [
+        f"class {_protocol_name(group[0])}(Protocol):\n" + "\n".join(f"{head} ..." for head in heads) + "\n"
+        for heads, group in shared.items()
+        if len(group) > 1
+    ]
+    members = [
+        f"    {s.name}: {names[s.name]}\n{_document(s, 4)}" if s.name in names else _method(s) for s in all_schemas()
+    ]
+    return HEADER + "\n".join((*protocols, "class OpMethods(Construction):\n" + "".join(members))).rstrip() + "\n"
+
+
+def _protocol_name(schema: OpSchema) -> str:
+    """For instance OfInputScale: named by the tensors that an op must have."""
+    words = [word for p in schema.inputs if not p.is_optional for word in p.name.split("_")]
+    return "Of" + "".join(word.capitalize() for word in words)
+
+
+def _document(schema: OpSchema, indent: int) -> str:
+    """The docstring; results are listed where there may be several."""
+    doc = document(call_form(schema)) if schema.returns_list else schema.doc
+    end = "\n" if schema.returns_list else ""
+    lines = f'"""{doc.rstrip()}{end}"""'.splitlines()
+    return "".join(f"{' ' * indent}{line}\n" if line else "\n" for line in lines)
 
 
 def _method(schema: OpSchema) -> str:
-    """Stub of one method: one form, or two overloads where the newest order is not the start of the classic one."""
+    """Stub of one method."""
+    heads = _heads(schema, schema.name)
+    first, *others = heads
+    parts = [f"{first}\n{_document(schema, 8)}", *(f"{head} ...\n" for head in others)]
+    return "".join(parts) + "".join(f"    {alias} = {schema.name}\n" for alias in schema.aliases)
+
+
+def _heads(schema: OpSchema, name: str) -> tuple[str, ...]:
+    """One form, or two overloads where the newest order is not the start of the classic one."""
     form = call_form(schema)
     orders = [None] if schema.classic[: len(schema.positional)] == schema.positional else [None, schema.positional]
-    result = "list[Tensor | None]" if schema.returns_list else "Tensor"
-    if schema.returns_list and not any(name in form.optional_results for name, _ in form.results):
-        result = "list[Tensor]"
-    elif schema.returns_list:
-        result = "list[Any]"  # absent results are None; which ones depends on the arguments
-    heads = [_head(form, order, result) for order in orders]
-    doc = document(form).rstrip().replace("\n", "\n        ").replace("        \n", "\n")
-    body = f'\n        """{doc}\n        """\n'
-    aliases = "".join(f"    {alias} = {schema.name}\n" for alias in schema.aliases)
-    if len(heads) == 1:
-        return heads[0] + body + aliases
-    shown = "\n".join(f"    @overload\n{head}{body if i == 0 else ' ...'}" for i, head in enumerate(heads))
-    return f"{shown}\n{aliases}" if aliases else shown
+    result = "Tensor"
+    if schema.returns_list:  # absent results are None; which ones depends on the arguments
+        is_certain = not any(port in form.optional_results for port, _ in form.results)
+        result = "list[Tensor]" if is_certain else "list[Any]"
+    mark = "    @overload\n" if len(orders) > 1 else ""
+    return tuple(f"{mark}{_head(form, name, order, result)}" for order in orders)
 
 
-def _head(form: CallForm, order: tuple[str, ...] | None, result: str) -> str:
+def _head(form: CallForm, name: str, order: tuple[str, ...] | None, result: str) -> str:
     parts, starred = ["self"], False
     for p in list(signature(form, order).parameters.values())[1:]:
         if p.kind is inspect.Parameter.KEYWORD_ONLY and not starred:
             parts.append("*")
             starred = True
-        has_default = p.default is not inspect.Parameter.empty
         kind = _type(form, p.name)
-        parts.append(
-            f"{p.name}: {kind} | None = ..." if has_default and kind != "Any" else _plain(p.name, kind, has_default)
-        )
-    line = f"    def {form.schema.name}({', '.join(parts)}) -> {result}:"
+        if p.default is not inspect.Parameter.empty:
+            kind = f"{kind} = ..." if kind in HOLDS_NONE else f"{kind} | None = ..."
+        parts.append(f"{p.name}: {kind}")
+    listed = ", ".join(parts)
+    line = f"    def {name}({listed}) -> {result}:"
     if len(line) <= WIDTH - 4:
         return line
-    inner = "".join(f"        {part},\n" for part in parts)
-    return f"    def {form.schema.name}(\n{inner}    ) -> {result}:"
-
-
-def _plain(name: str, kind: str, has_default: bool) -> str:
-    return f"{name}: {kind} = ..." if has_default else f"{name}: {kind}"
+    inner = f"        {listed}\n" if len(listed) <= WIDTH - 8 else "".join(f"        {part},\n" for part in parts)
+    return f"    def {name}(\n{inner}    ) -> {result}:"
 
 
 def _type(form: CallForm, name: str) -> str:
     for attr in form.schema.attrs:
         if attr.name == name:
             return f"enums.{attr.kind[5:]}" if attr.kind.startswith("enum:") else TYPES[attr.kind]
-    return TYPES.get(name, "TensorLike")
+    return TYPES.get(name, "Operand")
 
 
 if __name__ == "__main__":

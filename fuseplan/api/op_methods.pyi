@@ -1,227 +1,145 @@
 # table
 # Written by scripts/make_stubs.py from the op schemas; do not edit.
 from collections.abc import Sequence
-from typing import Any, TypeAlias, overload
+from typing import Any, Protocol, TypeAlias, overload
 
 from fuseplan.api import enums
 from fuseplan.api.construct import Construction
 from fuseplan.api.tensor import Tensor
 from fuseplan.ops.schema import OpSchema
 
-# A graph tensor, or an array that exports DLPack; a data_type member or a torch dtype.
-TensorLike: TypeAlias = Any
+# A graph tensor, or an array that exports DLPack; a data_type member or a torch dtype. None where optional.
+Operand: TypeAlias = Any
 TypeLike: TypeAlias = Any
-OutDims: TypeAlias = Sequence[int] | dict[str, Sequence[int]]
+Name: TypeAlias = str | None
+Dims: TypeAlias = Sequence[int] | dict[str, Sequence[int]] | None
 
 def attach(schema: OpSchema) -> None: ...
 
+class OfInput(Protocol):
+    def __call__(
+        self, input: Operand, compute_data_type: TypeLike = ..., name: Name = ..., *, out_dims: Dims = ...
+    ) -> Tensor: ...
+
+class OfAB(Protocol):
+    def __call__(
+        self, a: Operand, b: Operand, compute_data_type: TypeLike = ..., name: Name = ..., *, out_dims: Dims = ...
+    ) -> Tensor: ...
+
+class OfInputComparison(Protocol):
+    def __call__(
+        self,
+        input: Operand,
+        comparison: Operand,
+        compute_data_type: TypeLike = ...,
+        name: Name = ...,
+        *,
+        out_dims: Dims = ...,
+    ) -> Tensor: ...
+
+class OfInputEpsilon(Protocol):
+    @overload
+    def __call__(
+        self,
+        norm_forward_phase: enums.norm_forward_phase,
+        input: Operand,
+        scale: Operand = ...,
+        bias: Operand = ...,
+        epsilon: Operand = ...,
+        compute_data_type: TypeLike = ...,
+        name: Name = ...,
+        *,
+        out_dims: Dims = ...,
+    ) -> list[Any]: ...
+    @overload
+    def __call__(
+        self,
+        input: Operand,
+        scale: Operand = ...,
+        bias: Operand = ...,
+        epsilon: Operand = ...,
+        norm_forward_phase: enums.norm_forward_phase | None = ...,
+        *,
+        compute_data_type: TypeLike = ...,
+        name: Name = ...,
+        out_dims: Dims = ...,
+    ) -> list[Any]: ...
+
+class OfInput0Input1(Protocol):
+    def __call__(
+        self,
+        input0: Operand,
+        input1: Operand,
+        compute_data_type: TypeLike = ...,
+        name: Name = ...,
+        *,
+        out_dims: Dims = ...,
+    ) -> Tensor: ...
+
 class OpMethods(Construction):
-    def abs(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """Absolute value.
-
-        Returns:
-            OUT_0
-        """
-
-    def add(
-        self,
-        a: TensorLike,
-        b: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """a + b.
-
-        Returns:
-            OUT_0
-        """
-
-    def add_square(
-        self,
-        a: TensorLike,
-        b: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """a + b b.
-
-        Returns:
-            OUT_0
-        """
-
+    abs: OfInput
+    """Absolute value."""
+    add: OfAB
+    """a + b."""
+    add_square: OfAB
+    """a + b b."""
     def bias(
         self,
-        input: TensorLike,
-        bias: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
+        input: Operand,
+        bias: Operand,
+        compute_data_type: TypeLike = ...,
+        name: Name = ...,
         *,
-        out_dims: OutDims | None = ...,
+        out_dims: Dims = ...,
     ) -> Tensor:
-        """input + bias.
-
-        Returns:
-            OUT_0
-        """
-
+        """input + bias."""
     def binary_select(
         self,
-        input0: TensorLike,
-        input1: TensorLike,
-        mask: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
+        input0: Operand,
+        input1: Operand,
+        mask: Operand,
+        compute_data_type: TypeLike = ...,
+        name: Name = ...,
         *,
-        out_dims: OutDims | None = ...,
+        out_dims: Dims = ...,
     ) -> Tensor:
-        """input0 where mask is not 0, else input1.
-
-        Returns:
-            OUT_0
-        """
-
-    def ceil(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """Smallest integer that is not less.
-
-        Returns:
-            OUT_0
-        """
-
-    def cmp_eq(
-        self,
-        input: TensorLike,
-        comparison: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """1 where equal, else 0.
-
-        Returns:
-            OUT_0
-        """
-
-    def cmp_ge(
-        self,
-        input: TensorLike,
-        comparison: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """1 where not less.
-
-        Returns:
-            OUT_0
-        """
-
-    def cmp_gt(
-        self,
-        input: TensorLike,
-        comparison: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """1 where input is more.
-
-        Returns:
-            OUT_0
-        """
-
-    def cmp_le(
-        self,
-        input: TensorLike,
-        comparison: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """1 where not more.
-
-        Returns:
-            OUT_0
-        """
-
-    def cmp_lt(
-        self,
-        input: TensorLike,
-        comparison: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """1 where input is less.
-
-        Returns:
-            OUT_0
-        """
-
-    def cmp_neq(
-        self,
-        input: TensorLike,
-        comparison: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """1 where not equal.
-
-        Returns:
-            OUT_0
-        """
-
+        """input0 where mask is not 0, else input1."""
+    ceil: OfInput
+    """Smallest integer that is not less."""
+    cmp_eq: OfInputComparison
+    """1 where equal, else 0."""
+    cmp_ge: OfInputComparison
+    """1 where not less."""
+    cmp_gt: OfInputComparison
+    """1 where input is more."""
+    cmp_le: OfInputComparison
+    """1 where not more."""
+    cmp_lt: OfInputComparison
+    """1 where input is less."""
+    cmp_neq: OfInputComparison
+    """1 where not equal."""
     @overload
     def conv_fprop(
         self,
-        image: TensorLike,
-        weight: TensorLike,
+        image: Operand,
+        weight: Operand,
         padding: Sequence[int] | None = ...,
         stride: Sequence[int] | None = ...,
         dilation: Sequence[int] | None = ...,
         convolution_mode: enums.convolution_mode | None = ...,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
+        compute_data_type: TypeLike = ...,
+        name: Name = ...,
         pre_padding: Sequence[int] | None = ...,
         post_padding: Sequence[int] | None = ...,
         *,
-        out_dims: OutDims | None = ...,
+        out_dims: Dims = ...,
     ) -> Tensor:
-        """Convolution of image [N, C, ..] with weight [K, C / groups, ..]; groups follow from the dims.
-
-        Returns:
-            Y
-        """
-
+        """Convolution of image [N, C, ..] with weight [K, C / groups, ..]; groups follow from the dims."""
     @overload
     def conv_fprop(
         self,
-        image: TensorLike,
-        weight: TensorLike,
+        image: Operand,
+        weight: Operand,
         padding: Sequence[int] | None = ...,
         pre_padding: Sequence[int] | None = ...,
         post_padding: Sequence[int] | None = ...,
@@ -229,530 +147,176 @@ class OpMethods(Construction):
         dilation: Sequence[int] | None = ...,
         convolution_mode: enums.convolution_mode | None = ...,
         *,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        out_dims: OutDims | None = ...,
+        compute_data_type: TypeLike = ...,
+        name: Name = ...,
+        out_dims: Dims = ...,
     ) -> Tensor: ...
-    def cos(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """Cosine of radians.
-
-        Returns:
-            OUT_0
-        """
-
-    def div(
-        self,
-        a: TensorLike,
-        b: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """a / b; in integer arithmetic truncated towards zero.
-
-        Returns:
-            OUT_0
-        """
-
-    def elu(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """x where positive, else e^x - 1.
-
-        Returns:
-            OUT_0
-        """
-
-    def erf(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """Error function.
-
-        Returns:
-            OUT_0
-        """
-
-    def exp(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """e to the power of x.
-
-        Returns:
-            OUT_0
-        """
-
-    def floor(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """Largest integer that is not more.
-
-        Returns:
-            OUT_0
-        """
-
-    def gelu(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """x/2 (1 + erf(x / sqrt 2)).
-
-        Returns:
-            OUT_0
-        """
-
-    def gelu_approx_tanh(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
-
-        Returns:
-            OUT_0
-        """
-
+    cos: OfInput
+    """Cosine of radians."""
+    div: OfAB
+    """a / b; in integer arithmetic truncated towards zero."""
+    elu: OfInput
+    """x where positive, else e^x - 1."""
+    erf: OfInput
+    """Error function."""
+    exp: OfInput
+    """e to the power of x."""
+    floor: OfInput
+    """Largest integer that is not more."""
+    gelu: OfInput
+    """x/2 (1 + erf(x / sqrt 2))."""
+    gelu_approx_tanh: OfInput
+    """x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
     @overload
     def gen_index(
-        self,
-        input: TensorLike,
-        axis: int,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
+        self, input: Operand, axis: int, compute_data_type: TypeLike = ..., name: Name = ..., *, out_dims: Dims = ...
     ) -> Tensor:
-        """Each element's own index along an axis; input values are ignored.
-
-        Returns:
-            OUT_0
-        """
-
+        """Each element's own index along an axis; input values are ignored."""
     @overload
     def gen_index(
-        self,
-        input: TensorLike,
-        axis: int,
-        name: str | None = ...,
-        compute_data_type: TypeLike | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
+        self, input: Operand, axis: int, name: Name = ..., compute_data_type: TypeLike = ..., *, out_dims: Dims = ...
     ) -> Tensor: ...
-    def identity(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """Copy, and conversion to the output's type.
+    identity: OfInput
+    """Copy, and conversion to the output's type."""
+    layernorm: OfInputEpsilon
+    """Take off the mean and divide by the standard deviation over the axes where scale is not 1.
 
-        Returns:
-            OUT_0
-        """
-
-    @overload
-    def layernorm(
-        self,
-        norm_forward_phase: enums.norm_forward_phase,
-        input: TensorLike,
-        scale: TensorLike | None = ...,
-        bias: TensorLike | None = ...,
-        epsilon: TensorLike | None = ...,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> list[Any]:
-        """Take off the mean and divide by the standard deviation over the axes where scale is not 1.
-
-        Returns:
-            [Y, mean, inv_var]
-        """
-
-    @overload
-    def layernorm(
-        self,
-        input: TensorLike,
-        scale: TensorLike | None = ...,
-        bias: TensorLike | None = ...,
-        epsilon: TensorLike | None = ...,
-        norm_forward_phase: enums.norm_forward_phase | None = ...,
-        *,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        out_dims: OutDims | None = ...,
-    ) -> list[Any]: ...
+    Returns:
+        [Y, mean, inv_var]
+    """
     @overload
     def leaky_relu(
         self,
-        input: TensorLike,
+        input: Operand,
         negative_slope: float,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
+        compute_data_type: TypeLike = ...,
+        name: Name = ...,
         *,
-        out_dims: OutDims | None = ...,
+        out_dims: Dims = ...,
     ) -> Tensor:
-        """x where positive, else negative_slope x.
-
-        Returns:
-            OUT_0
-        """
-
+        """x where positive, else negative_slope x."""
     @overload
     def leaky_relu(
         self,
-        input: TensorLike,
+        input: Operand,
         negative_slope: float,
-        name: str | None = ...,
-        compute_data_type: TypeLike | None = ...,
+        name: Name = ...,
+        compute_data_type: TypeLike = ...,
         *,
-        out_dims: OutDims | None = ...,
+        out_dims: Dims = ...,
     ) -> Tensor: ...
-    def log(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """Natural logarithm.
-
-        Returns:
-            OUT_0
-        """
-
-    def logical_and(
-        self,
-        a: TensorLike,
-        b: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """1 where both are not 0.
-
-        Returns:
-            OUT_0
-        """
-
-    def logical_not(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """1 where x is 0, else 0.
-
-        Returns:
-            OUT_0
-        """
-
-    def logical_or(
-        self,
-        a: TensorLike,
-        b: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """1 where one is not 0.
-
-        Returns:
-            OUT_0
-        """
-
+    log: OfInput
+    """Natural logarithm."""
+    logical_and: OfAB
+    """1 where both are not 0."""
+    logical_not: OfInput
+    """1 where x is 0, else 0."""
+    logical_or: OfAB
+    """1 where one is not 0."""
     def matmul(
         self,
-        A: TensorLike,
-        B: TensorLike,
-        compute_data_type: TypeLike | None = ...,
+        A: Operand,
+        B: Operand,
+        compute_data_type: TypeLike = ...,
         padding: float | None = ...,
-        name: str | None = ...,
+        name: Name = ...,
         *,
-        out_dims: OutDims | None = ...,
+        out_dims: Dims = ...,
     ) -> Tensor:
-        """Matrix product of A [.., M, K] and B [.., K, N]; batch axes broadcast.
-
-        Returns:
-            C
-        """
-
-    def max(
-        self,
-        input0: TensorLike,
-        input1: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """The larger; NaN wins.
-
-        Returns:
-            OUT_0
-        """
-
-    def min(
-        self,
-        input0: TensorLike,
-        input1: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """The smaller; NaN wins.
-
-        Returns:
-            OUT_0
-        """
-
-    def mod(
-        self,
-        input0: TensorLike,
-        input1: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """Remainder of input0 / input1 with the sign of input0.
-
-        Returns:
-            OUT_0
-        """
-
-    def mul(
-        self,
-        a: TensorLike,
-        b: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """a b.
-
-        Returns:
-            OUT_0
-        """
-
-    def neg(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """Negative.
-
-        Returns:
-            OUT_0
-        """
-
-    def pow(
-        self,
-        input0: TensorLike,
-        input1: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """input0 to the power of input1.
-
-        Returns:
-            OUT_0
-        """
-
-    def reciprocal(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """One over x.
-
-        Returns:
-            OUT_0
-        """
-
+        """Matrix product of A [.., M, K] and B [.., K, N]; batch axes broadcast."""
+    max: OfInput0Input1
+    """The larger; NaN wins."""
+    min: OfInput0Input1
+    """The smaller; NaN wins."""
+    mod: OfInput0Input1
+    """Remainder of input0 / input1 with the sign of input0."""
+    mul: OfAB
+    """a b."""
+    neg: OfInput
+    """Negative."""
+    pow: OfInput0Input1
+    """input0 to the power of input1."""
+    reciprocal: OfInput
+    """One over x."""
     @overload
     def reduction(
         self,
-        input: TensorLike,
+        input: Operand,
         mode: enums.reduction_mode,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        group_offset: TensorLike | None = ...,
+        compute_data_type: TypeLike = ...,
+        name: Name = ...,
+        group_offset: Operand = ...,
         *,
-        out_dims: OutDims | None = ...,
+        out_dims: Dims = ...,
     ) -> Tensor:
-        """Reduce over the axes whose extent is 1 in the output; the output's dims must be set.
-
-        Returns:
-            OUT_0
-        """
-
+        """Reduce over the axes whose extent is 1 in the output; the output's dims must be set."""
     @overload
     def reduction(
         self,
-        input: TensorLike,
-        group_offset: TensorLike | None = ...,
+        input: Operand,
+        group_offset: Operand = ...,
         mode: enums.reduction_mode | None = ...,
         *,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        out_dims: OutDims | None = ...,
+        compute_data_type: TypeLike = ...,
+        name: Name = ...,
+        out_dims: Dims = ...,
     ) -> Tensor: ...
     @overload
     def relu(
         self,
-        input: TensorLike,
+        input: Operand,
         negative_slope: float | None = ...,
         lower_clip: float | None = ...,
         upper_clip: float | None = ...,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
+        compute_data_type: TypeLike = ...,
+        name: Name = ...,
         *,
-        out_dims: OutDims | None = ...,
+        out_dims: Dims = ...,
     ) -> Tensor:
-        """x clipped from below (0 unless given) and above, with an optional slope below.
-
-        Returns:
-            OUT_0
-        """
-
+        """x clipped from below (0 unless given) and above, with an optional slope below."""
     @overload
     def relu(
         self,
-        input: TensorLike,
+        input: Operand,
         negative_slope: float | None = ...,
         lower_clip: float | None = ...,
         upper_clip: float | None = ...,
-        name: str | None = ...,
-        compute_data_type: TypeLike | None = ...,
+        name: Name = ...,
+        compute_data_type: TypeLike = ...,
         *,
-        out_dims: OutDims | None = ...,
+        out_dims: Dims = ...,
     ) -> Tensor: ...
-    @overload
-    def rmsnorm(
-        self,
-        norm_forward_phase: enums.norm_forward_phase,
-        input: TensorLike,
-        scale: TensorLike | None = ...,
-        bias: TensorLike | None = ...,
-        epsilon: TensorLike | None = ...,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> list[Any]:
-        """Divide by the root mean square over the axes where scale is not 1.
+    rmsnorm: OfInputEpsilon
+    """Divide by the root mean square over the axes where scale is not 1.
 
-        Returns:
-            [Y, inv_var]
-        """
-
-    @overload
-    def rmsnorm(
-        self,
-        input: TensorLike,
-        scale: TensorLike | None = ...,
-        bias: TensorLike | None = ...,
-        epsilon: TensorLike | None = ...,
-        norm_forward_phase: enums.norm_forward_phase | None = ...,
-        *,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        out_dims: OutDims | None = ...,
-    ) -> list[Any]: ...
-    def rsqrt(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """One over the square root.
-
-        Returns:
-            OUT_0
-        """
-
+    Returns:
+        [Y, inv_var]
+    """
+    rsqrt: OfInput
+    """One over the square root."""
     def scale(
         self,
-        input: TensorLike,
-        scale: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
+        input: Operand,
+        scale: Operand,
+        compute_data_type: TypeLike = ...,
+        name: Name = ...,
         *,
-        out_dims: OutDims | None = ...,
+        out_dims: Dims = ...,
     ) -> Tensor:
-        """input times scale.
-
-        Returns:
-            OUT_0
-        """
-
+        """input times scale."""
     def sdpa(
         self,
-        q: TensorLike,
-        k: TensorLike,
-        v: TensorLike,
+        q: Operand,
+        k: Operand,
+        v: Operand,
         is_inference: Any = ...,
         attn_scale: Any = ...,
-        bias: TensorLike | None = ...,
-        block_mask: TensorLike | None = ...,
+        bias: Operand = ...,
+        block_mask: Operand = ...,
         use_alibi_mask: bool | None = ...,
         use_padding_mask: bool | None = ...,
-        seq_len_q: TensorLike | None = ...,
-        seq_len_kv: TensorLike | None = ...,
+        seq_len_q: Operand = ...,
+        seq_len_kv: Operand = ...,
         use_causal_mask: Any = ...,
         use_causal_mask_bottom_right: Any = ...,
         sliding_window_length: Any = ...,
@@ -760,28 +324,28 @@ class OpMethods(Construction):
         diagonal_band_left_bound: int | None = ...,
         diagonal_band_right_bound: int | None = ...,
         dropout: Any = ...,
-        rng_dump: TensorLike | None = ...,
-        paged_attention_k_table: TensorLike | None = ...,
-        paged_attention_v_table: TensorLike | None = ...,
+        rng_dump: Operand = ...,
+        paged_attention_k_table: Operand = ...,
+        paged_attention_v_table: Operand = ...,
         paged_attention_max_seq_len_kv: int | None = ...,
         max_total_seq_len_q: int | None = ...,
         max_total_seq_len_kv: int | None = ...,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
+        compute_data_type: TypeLike = ...,
+        name: Name = ...,
         score_mod: Any = ...,
         generate_stats: bool | None = ...,
         implementation: enums.attention_implementation | None = ...,
-        score_max: TensorLike | None = ...,
-        score_sum_exp: TensorLike | None = ...,
-        sink_token: TensorLike | None = ...,
+        score_max: Operand = ...,
+        score_sum_exp: Operand = ...,
+        sink_token: Operand = ...,
         unfuse_fma: bool | None = ...,
-        cu_seq_len_q: TensorLike | None = ...,
-        cu_seq_len_kv: TensorLike | None = ...,
+        cu_seq_len_q: Operand = ...,
+        cu_seq_len_kv: Operand = ...,
         stats_use_log2: bool | None = ...,
         *,
         attn_scale_prefolded: Any = ...,
-        kv_mask: TensorLike | None = ...,
-        out_dims: OutDims | None = ...,
+        kv_mask: Operand = ...,
+        out_dims: Dims = ...,
         softmax_precision: Any = ...,
     ) -> list[Any]:
         """Attention: softmax of scaled, biased and masked scores q k^T, times v; optionally its row statistics.
@@ -790,128 +354,38 @@ class OpMethods(Construction):
             [O, Stats]
         """
     scaled_dot_product_flash_attention = sdpa
-
-    def sigmoid(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """1 / (1 + e^-x).
-
-        Returns:
-            OUT_0
-        """
-
-    def sin(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """Sine of radians.
-
-        Returns:
-            OUT_0
-        """
-
-    def softplus(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """ln(1 + e^x).
-
-        Returns:
-            OUT_0
-        """
-
-    def sqrt(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """Square root.
-
-        Returns:
-            OUT_0
-        """
-
-    def sub(
-        self,
-        a: TensorLike,
-        b: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """a - b.
-
-        Returns:
-            OUT_0
-        """
-
+    sigmoid: OfInput
+    """1 / (1 + e^-x)."""
+    sin: OfInput
+    """Sine of radians."""
+    softplus: OfInput
+    """ln(1 + e^x)."""
+    sqrt: OfInput
+    """Square root."""
+    sub: OfAB
+    """a - b."""
     @overload
     def swish(
         self,
-        input: TensorLike,
+        input: Operand,
         swish_beta: float | None = ...,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
+        compute_data_type: TypeLike = ...,
+        name: Name = ...,
         *,
-        out_dims: OutDims | None = ...,
+        out_dims: Dims = ...,
     ) -> Tensor:
-        """x sigmoid(beta x); beta is 1 unless given.
-
-        Returns:
-            OUT_0
-        """
-
+        """x sigmoid(beta x); beta is 1 unless given."""
     @overload
     def swish(
         self,
-        input: TensorLike,
+        input: Operand,
         swish_beta: float | None = ...,
-        name: str | None = ...,
-        compute_data_type: TypeLike | None = ...,
+        name: Name = ...,
+        compute_data_type: TypeLike = ...,
         *,
-        out_dims: OutDims | None = ...,
+        out_dims: Dims = ...,
     ) -> Tensor: ...
-    def tan(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """Tangent of radians.
-
-        Returns:
-            OUT_0
-        """
-
-    def tanh(
-        self,
-        input: TensorLike,
-        compute_data_type: TypeLike | None = ...,
-        name: str | None = ...,
-        *,
-        out_dims: OutDims | None = ...,
-    ) -> Tensor:
-        """Hyperbolic tangent.
-
-        Returns:
-            OUT_0
-        """
+    tan: OfInput
+    """Tangent of radians."""
+    tanh: OfInput
+    """Hyperbolic tangent."""
