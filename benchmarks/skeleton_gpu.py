@@ -21,6 +21,11 @@ import fuseplan as cudnn
 from benchmarks.protocol import compare, host_us
 from benchmarks.works import Work, all_works
 
+try:
+    import cudnn as nvidia  # the peer; the table goes without it where it is not installed
+except ImportError:
+    nvidia = None
+
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -35,6 +40,8 @@ def peers_of(work: Work, dtype: torch.dtype, handle: Any) -> dict[str, Callable[
         return first
 
     found: dict[str, Callable[[], Any]] = {"fuseplan": run, "torch eager": work.eager}
+    if nvidia is not None:
+        found["NVIDIA frontend"] = nvidia_peer(work)
     tuned, tuned_pack, tuned_first = work.build(handle)
     report = tuned.autotune(tuned_pack, handle=handle, budget_s=20.0)
     print(report, flush=True)
@@ -49,6 +56,26 @@ def peers_of(work: Work, dtype: torch.dtype, handle: Any) -> dict[str, Callable[
     mode = "max-autotune-no-cudagraphs" if work.has_matmul and dtype is torch.bfloat16 else "default"
     found[f"torch.compile {mode}"] = torch.compile(work.eager, mode=mode, dynamic=False)
     return found
+
+
+def nvidia_peer(work: Work) -> Callable[[], Any]:
+    """The same graph through NVIDIA's frontend, its plan by heuristic; built at the first call."""
+    state: list[Any] = []
+
+    def run() -> Any:
+        stream = torch.cuda.current_stream().cuda_stream
+        if not state:
+            own = nvidia.create_handle()
+            nvidia.set_stream(handle=own, stream=stream)
+            graph, pack, first = work.build(own, nvidia)
+            size = max(graph.get_workspace_size(), 1)
+            state.extend((own, graph, pack, first, torch.empty(size, dtype=torch.uint8, device="cuda")))
+        own, graph, pack, first, workspace = state
+        nvidia.set_stream(handle=own, stream=stream)
+        graph.execute(pack, workspace, handle=own)
+        return first
+
+    return run
 
 
 def measure(handle: Any) -> list[dict[str, Any]]:
@@ -101,6 +128,7 @@ def main() -> None:
     rows = measure_host(handle) + measure(handle)
     facts = {
         "device": torch.cuda.get_device_name(0), "torch": torch.__version__, "fuseplan": cudnn.__version__,
+        "nvidia_frontend": getattr(nvidia, "__version__", None),
         "command": "python -m benchmarks.skeleton_gpu", "date": datetime.date.today().isoformat(),
     }  # fmt: skip
     if args.out:

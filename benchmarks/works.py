@@ -1,4 +1,7 @@
-"""Works shared by the benchmark and the GPU tests: graph, buffers, PyTorch's form, float64 reference."""
+"""Works shared by the benchmark and the GPU tests: graph, buffers, PyTorch's form, float64 reference.
+
+The graphs are built through whichever library is passed: fuseplan, or NVIDIA's frontend, whose API it speaks.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import torch.nn.functional as F
 
 import fuseplan as cudnn
 
-FLOAT = cudnn.data_type.FLOAT
+KINDS = {torch.bfloat16: "BFLOAT16", torch.float16: "HALF", torch.float32: "FLOAT"}
 
 
 @dataclass
@@ -19,7 +22,7 @@ class Work:
     """One work.
 
     Args:
-        build: handle -> (built graph, pack, tensor of the first result)
+        build: (handle, library) -> (built graph, pack, tensor of the first result)
         eager: the same in PyTorch, returns the first result
         reference: the first result in float64
         has_matmul: whether a compiler of matmuls is worth tuning for it
@@ -27,19 +30,45 @@ class Work:
 
     name: str
     shape: str
-    build: Callable[[Any], tuple[Any, dict[Any, Any], torch.Tensor]]
+    build: Callable[..., tuple[Any, dict[Any, Any], torch.Tensor]]
     eager: Callable[[], torch.Tensor]
     reference: Callable[[], torch.Tensor]
     has_matmul: bool = False
 
 
-def new_graph(handle: Any, dtype: torch.dtype, name: str) -> Any:
-    return cudnn.pygraph(handle=handle, name=name, io_data_type=dtype, intermediate_data_type=FLOAT,
-                         compute_data_type=FLOAT)  # fmt: skip
+def new_graph(lib: Any, handle: Any, dtype: torch.dtype, name: str) -> Any:
+    return lib.pygraph(
+        handle=handle,
+        name=name,
+        io_data_type=getattr(lib.data_type, KINDS[dtype]),
+        intermediate_data_type=lib.data_type.FLOAT,
+        compute_data_type=lib.data_type.FLOAT,
+    )
 
 
-def output(t: Any, dtype: torch.dtype) -> Any:
-    return t.set_output(True).set_data_type(dtype)
+def finish(lib: Any, graph: Any) -> Any:
+    """The five steps, in the form that every release of the API takes."""
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([lib.heur_mode.A, lib.heur_mode.FALLBACK])
+    graph.check_support()
+    graph.build_plans()
+    return graph
+
+
+def declare(graph: Any, lib: Any, t: torch.Tensor, name: str) -> Any:
+    return graph.tensor(
+        name=name, dim=list(t.shape), stride=list(t.stride()), data_type=getattr(lib.data_type, KINDS[t.dtype])
+    )
+
+
+def scalar(graph: Any, lib: Any, rank: int, name: str) -> Any:
+    ones = [1] * rank
+    return graph.tensor(name=name, dim=ones, stride=ones, data_type=lib.data_type.FLOAT, is_pass_by_value=True)
+
+
+def output(t: Any, lib: Any, dtype: torch.dtype) -> Any:
+    return t.set_output(True).set_data_type(getattr(lib.data_type, KINDS[dtype]))
 
 
 def random(*dim: int, dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
@@ -54,11 +83,11 @@ def pointwise_chain(dtype: torch.dtype, rows: int = 8192, cols: int = 4096) -> W
     x, z = random(rows, cols, dtype=dtype), random(rows, cols, dtype=dtype)
     bias = random(1, cols, dtype=dtype)
 
-    def build(handle: Any) -> Any:
-        g = new_graph(handle, dtype, "pointwise_chain")
-        X, Z, B = g.tensor_like(x), g.tensor_like(z), g.tensor_like(bias)
-        y = output(g.mul(a=g.gelu_approx_tanh(input=g.bias(input=X, bias=B)), b=Z), dtype)
-        g.build()
+    def build(handle: Any, lib: Any = cudnn) -> Any:
+        g = new_graph(lib, handle, dtype, "pointwise_chain")
+        X, Z, B = declare(g, lib, x, "x"), declare(g, lib, z, "z"), declare(g, lib, bias, "bias")
+        y = output(g.mul(a=g.gelu_approx_tanh(input=g.bias(input=X, bias=B)), b=Z), lib, dtype)
+        finish(lib, g)
         out = poisoned(rows, cols, dtype=dtype)
         return g, {X: x, Z: z, B: bias, y: out}, out
 
@@ -72,14 +101,14 @@ def pointwise_chain(dtype: torch.dtype, rows: int = 8192, cols: int = 4096) -> W
 def row_softmax(dtype: torch.dtype, rows: int = 8192, cols: int = 4096) -> Work:
     x = random(1, rows, cols, dtype=dtype, scale=3.0)
 
-    def build(handle: Any) -> Any:
-        g = new_graph(handle, dtype, "row_softmax")
-        X = g.tensor_like(x)
-        top = g.reduction(input=X, mode=cudnn.reduction_mode.MAX).set_dim([1, rows, 1]).set_stride([rows, 1, 1])
+    def build(handle: Any, lib: Any = cudnn) -> Any:
+        g = new_graph(lib, handle, dtype, "row_softmax")
+        X = declare(g, lib, x, "x")
+        top = g.reduction(input=X, mode=lib.reduction_mode.MAX).set_dim([1, rows, 1]).set_stride([rows, 1, 1])
         e = g.exp(input=g.sub(a=X, b=top))
-        total = g.reduction(input=e, mode=cudnn.reduction_mode.ADD).set_dim([1, rows, 1]).set_stride([rows, 1, 1])
-        y = output(g.div(a=e, b=total), dtype)
-        g.build()
+        total = g.reduction(input=e, mode=lib.reduction_mode.ADD).set_dim([1, rows, 1]).set_stride([rows, 1, 1])
+        y = output(g.div(a=e, b=total), lib, dtype)
+        finish(lib, g)
         out = poisoned(1, rows, cols, dtype=dtype)
         return g, {X: x, y: out}, out
 
@@ -91,14 +120,14 @@ def rms_norm(dtype: torch.dtype, rows: int = 8192, cols: int = 5120) -> Work:
     x, w = random(1, rows, cols, dtype=dtype), random(1, 1, cols, dtype=dtype)
     eps = torch.full((1, 1, 1), 1e-5)
 
-    def build(handle: Any) -> Any:
-        g = new_graph(handle, dtype, "rms_norm")
-        X, W = g.tensor_like(x), g.tensor_like(w)
-        E = g.tensor(dim=[1, 1, 1], stride=[1, 1, 1], data_type=FLOAT, is_pass_by_value=True, name="eps")
-        y, inv = g.rmsnorm(norm_forward_phase=cudnn.norm_forward_phase.TRAINING, input=X, scale=W, bias=None, epsilon=E)
-        output(y, dtype)
-        output(inv, torch.float32)
-        g.build()
+    def build(handle: Any, lib: Any = cudnn) -> Any:
+        g = new_graph(lib, handle, dtype, "rms_norm")
+        X, W = declare(g, lib, x, "x"), declare(g, lib, w, "w")
+        E = scalar(g, lib, 3, "eps")
+        y, inv = g.rmsnorm(norm_forward_phase=lib.norm_forward_phase.TRAINING, input=X, scale=W, bias=None, epsilon=E)
+        output(y, lib, dtype)
+        output(inv, lib, torch.float32)
+        finish(lib, g)
         out, stats = poisoned(1, rows, cols, dtype=dtype), poisoned(1, rows, 1, dtype=torch.float32)
         return g, {X: x, W: w, E: eps, y: out, inv: stats}, out
 
@@ -110,12 +139,12 @@ def matmul_bias_gelu(dtype: torch.dtype, m: int = 4096, n: int = 4096, k: int = 
     a, b = random(1, m, k, dtype=dtype), random(1, k, n, dtype=dtype, scale=k**-0.5)
     bias = random(1, 1, n, dtype=dtype)
 
-    def build(handle: Any) -> Any:
-        g = new_graph(handle, dtype, "matmul_bias_gelu")
-        A, B, V = g.tensor_like(a), g.tensor_like(b), g.tensor_like(bias)
-        pre = output(g.bias(input=g.matmul(A=A, B=B), bias=V), dtype)
-        y = output(g.gelu(input=pre), dtype)
-        g.build()
+    def build(handle: Any, lib: Any = cudnn) -> Any:
+        g = new_graph(lib, handle, dtype, "matmul_bias_gelu")
+        A, B, V = declare(g, lib, a, "a"), declare(g, lib, b, "b"), declare(g, lib, bias, "bias")
+        pre = output(g.bias(input=g.matmul(A=A, B=B), bias=V), lib, dtype)
+        y = output(g.gelu(input=pre), lib, dtype)
+        finish(lib, g)
         out, kept = poisoned(1, m, n, dtype=dtype), poisoned(1, m, n, dtype=dtype)
         return g, {A: a, B: b, V: bias, y: out, pre: kept}, out
 
@@ -133,15 +162,15 @@ def matmul_amax(dtype: torch.dtype, batch: int = 16, m: int = 512, k: int = 1024
     a, b = random(batch, m, k, dtype=dtype), random(batch, k, n, dtype=dtype)
     bias, alpha = random(1, 1, n, dtype=dtype), torch.full((1, 1, 1), 0.125)
 
-    def build(handle: Any) -> Any:
-        g = new_graph(handle, dtype, "matmul_amax")
-        A, B, V = g.tensor_like(a), g.tensor_like(b), g.tensor_like(bias)
-        S = g.tensor(dim=[1, 1, 1], stride=[1, 1, 1], data_type=FLOAT, is_pass_by_value=True, name="alpha")
+    def build(handle: Any, lib: Any = cudnn) -> Any:
+        g = new_graph(lib, handle, dtype, "matmul_amax")
+        A, B, V = declare(g, lib, a, "a"), declare(g, lib, b, "b"), declare(g, lib, bias, "bias")
+        S = scalar(g, lib, 3, "alpha")
         act = g.gelu(input=g.bias(input=g.mul(a=g.matmul(A=A, B=B), b=S), bias=V))
-        y = output(act, dtype)
-        top = output(g.reduction(input=act, mode=cudnn.reduction_mode.AMAX), torch.float32)
+        y = output(act, lib, dtype)
+        top = output(g.reduction(input=act, mode=lib.reduction_mode.AMAX), lib, torch.float32)
         top.set_dim([1, 1, 1]).set_stride([1, 1, 1])
-        g.build()
+        finish(lib, g)
         out, amax = poisoned(batch, m, n, dtype=dtype), poisoned(1, 1, 1, dtype=torch.float32)
         return g, {A: a, B: b, V: bias, S: alpha, y: out, top: amax}, out
 
