@@ -108,15 +108,11 @@ def _infer(node: DraftNode) -> None:
     _check_options(node, (batch, heads, rows, columns))
     if not isinstance(node.attrs.get("generate_stats"), bool):
         raise reject(node, "neither generate_stats nor is_inference is given", "pass generate_stats=True or False")
-    made = [set_dim(node, O, (batch, heads, rows, v[3]))]
+    set_dim(node, O, (batch, heads, rows, v[3]), packed_stride)
     for port in _ROW_RESULTS:
-        stat = set_dim(node, port, (batch, heads, rows, 1))
+        stat = set_dim(node, port, (batch, heads, rows, 1), packed_stride)
         if stat is not None and stat.dtype is None:
             stat.dtype = dtypes.FLOAT
-        made.append(stat)
-    for tensor in made:
-        if tensor is not None and tensor.stride is None:
-            tensor.stride = packed_stride(tensor.need_dim())
 
 
 def _check_operands(node: DraftNode, q: Dims, k: Dims, v: Dims) -> Dims:
@@ -271,8 +267,7 @@ def _decompose(b: FragmentBuilder, view: NodeView, args: dict[str, int]) -> dict
     for port in (O, *_ROW_RESULTS):
         out = view.output(port)
         if out is not None:
-            dim = (1,) * (b.rank - len(out.dim)) + out.dim
-            made[port] = b.emit("sdpa", *args.values(), dim=dim, **attrs, port=port, ports=tuple(args))
+            made[port] = b.emit("sdpa", *args.values(), dim=b.ranked(out.dim), **attrs, port=port, ports=tuple(args))
     return made
 
 
@@ -321,28 +316,15 @@ _ATTRS = (  # table
 
 SDPA = register(
     OpSchema(
-        name="sdpa",
-        family="attention",
+        name="sdpa", family="attention",
         inputs=(Port("q"), Port("k"), Port("v"), *(Port(p, is_optional=True) for p in _OPTIONAL_PORTS)),
         outputs=(
-            Port(O, label=O),
-            Port(STATS, is_optional=True, label=STATS),
-            Port("rng_dump", is_optional=True),
-            Port(MAX, is_optional=True),
-            Port(SUM, is_optional=True),
+            Port(O, label=O), Port(STATS, is_optional=True, label=STATS),
+            *(Port(p, is_optional=True) for p in ("rng_dump", MAX, SUM)),
         ),
-        infer=_infer,
-        reference=_reference,
-        cost=_cost,
-        decompose=_decompose,
-        samples=sdpa_samples,
-        attrs=_ATTRS,
-        positional=("q", "k", "v"),
-        classic=_CLASSIC,
-        returns_list=True,
-        prepare=_prepare,
-        results=_results,
-        aliases=("scaled_dot_product_flash_attention",),
+        infer=_infer, reference=_reference, cost=_cost, decompose=_decompose, samples=sdpa_samples,
+        attrs=_ATTRS, positional=("q", "k", "v"), classic=_CLASSIC, returns_list=True, prepare=_prepare,
+        results=_results, aliases=("scaled_dot_product_flash_attention",),
         doc="Attention: softmax of scaled, biased and masked scores q k^T, times v; optionally its row statistics.",
     )
-)
+)  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from math import prod
 from typing import Any
@@ -88,9 +88,7 @@ def _infer(node: DraftNode) -> None:
         raise reject(
             node, f"output extents {list(spatial)} are not positive: {shown}", "add padding or use a smaller filter"
         )
-    out = set_dim(node, Y, (x[0], w[0], *spatial))
-    if out is not None and out.stride is None:
-        out.stride = channels_last(out.need_dim())
+    set_dim(node, Y, (x[0], w[0], *spatial), channels_last)
 
 
 def _pad(xp: ArrayNamespace, x: Array, g: Geometry) -> Array:
@@ -105,8 +103,7 @@ def _pad(xp: ArrayNamespace, x: Array, g: Geometry) -> Array:
 
 
 def _reference(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> dict[str, Array]:
-    x, w, out = arrays[X], arrays[W], view.output(Y)
-    assert out is not None
+    x, w, out = arrays[X], arrays[W], view.made(Y)
     attrs = dict(view.node.attrs)
     g = geometry(attrs)
     assert g.stride and g.dilation
@@ -129,22 +126,14 @@ def _reference(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> 
 
 
 def _decompose(b: FragmentBuilder, view: NodeView, args: dict[str, int]) -> dict[str, int]:
-    out, attrs = view.output(Y), dict(view.node.attrs)
-    g = geometry(attrs)
-    assert out is not None and g.pre_pad and g.post_pad and g.stride and g.dilation
-    dim = (1,) * (b.rank - len(out.dim)) + out.dim
+    attrs = dict(view.node.attrs)
     flip = attrs.get("convolution_mode") == "CONVOLUTION"
-    made = b.emit(
-        "conv_fprop", args[X], args[W], dim=dim,
-        pre_pad=g.pre_pad, post_pad=g.post_pad, stride=g.stride, dilation=g.dilation, flip=flip,
-    )  # fmt: skip
-    return {Y: made}
+    dim = b.ranked(view.made(Y).dim)
+    return {Y: b.emit("conv_fprop", args[X], args[W], dim=dim, **asdict(geometry(attrs)), flip=flip)}
 
 
 def _cost(view: NodeView) -> Cost:
-    out = view.output(Y)
-    assert out is not None
-    return Cost(2.0 * out.numel * prod(view.need(W).dim[1:]), view.in_bytes, view.out_bytes)
+    return Cost(2.0 * view.made(Y).numel * prod(view.need(W).dim[1:]), view.in_bytes, view.out_bytes)
 
 
 def _prepare(bound: dict[str, Any]) -> None:
@@ -201,21 +190,11 @@ def _samples() -> Iterable[Sample]:
 
 CONV_FPROP = register(
     OpSchema(
-        name="conv_fprop",
-        family="conv",
-        inputs=(Port(X), Port(W)),
-        outputs=(Port(Y, label=Y),),
-        infer=_infer,
-        reference=_reference,
-        cost=_cost,
-        decompose=_decompose,
-        samples=_samples,
+        name="conv_fprop", family="conv",
+        inputs=(Port(X), Port(W)), outputs=(Port(Y, label=Y),),
+        infer=_infer, reference=_reference, cost=_cost, decompose=_decompose, samples=_samples,
         attrs=(
-            Attr("padding", "ints"),
-            Attr("pre_padding", "ints"),
-            Attr("post_padding", "ints"),
-            Attr("stride", "ints"),
-            Attr("dilation", "ints"),
+            *(Attr(name, "ints") for name in ("padding", "pre_padding", "post_padding", "stride", "dilation")),
             Attr("convolution_mode", "enum:convolution_mode", _MODES[0]),
         ),
         positional=(X, W, "padding", "pre_padding", "post_padding", "stride", "dilation", "convolution_mode"),

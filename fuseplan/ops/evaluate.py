@@ -9,14 +9,20 @@ from fuseplan import dtypes
 from fuseplan.ir.graph import Graph, TensorSpec
 from fuseplan.ops.arrays import ArrayNamespace, numpy_namespace
 from fuseplan.ops.casts import narrow, widen
-from fuseplan.ops.schema import NodeView, schema_of
+from fuseplan.ops.schema import NodeView, Reference, schema_of
 
 Array = Any
 
 
+def run_reference(view: NodeView, xp: ArrayNamespace, args: dict[str, Array]) -> dict[str, Array]:
+    """The results of one node by port."""
+    return schema_of(view.node.op).reference(view, xp, args)
+
+
 def evaluate(
-    graph: Graph, inputs: Mapping[int, Array], xp: ArrayNamespace, *, judge: bool = False, keep: Iterable[int] = ()
-) -> dict[int, Array]:
+    graph: Graph, inputs: Mapping[int, Array], xp: ArrayNamespace, *, judge: bool = False, keep: Iterable[int] = (),
+    run: Reference = run_reference,
+) -> dict[int, Array]:  # fmt: skip
     """Results of the graph's non-virtual outputs (and of `keep`), by uid.
 
     Args:
@@ -24,6 +30,7 @@ def evaluate(
         judge: float64 throughout, no rounding to float types (conversions to integer types stay: they
             are part of the meaning); otherwise the declared compute types, each tensor rounded to its type
         keep: uids of virtual tensors to return as well
+        run: takes the place of the nodes' references
     """
     wanted = set(graph.output_uids) | set(keep)
     live: dict[int, Array] = {
@@ -33,7 +40,7 @@ def evaluate(
     out: dict[int, Array] = {uid: live[uid] for uid in wanted if uid in live}
     for node in graph.nodes:
         args = {port: widen(xp, live[uid], node.compute, judge=judge) for port, uid in node.inputs}
-        results = schema_of(node.op).reference(NodeView(node, graph), xp, args)
+        results = run(NodeView(node, graph), xp, args)
         for port, uid in node.outputs:
             spec = graph.tensors[uid]
             value = xp.broadcast_to(results[port], spec.dim)

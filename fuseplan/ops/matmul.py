@@ -7,19 +7,9 @@ from collections.abc import Iterable
 from fuseplan.errors import InvalidGraphError
 from fuseplan.ir.graph import DraftNode, packed_stride
 from fuseplan.ir.region import Cost
+from fuseplan.ops import schema
 from fuseplan.ops.arrays import ArrayNamespace
-from fuseplan.ops.schema import (
-    Array,
-    Attr,
-    FragmentBuilder,
-    NodeView,
-    OpSchema,
-    Port,
-    Sample,
-    broadcast,
-    register,
-    reject,
-)
+from fuseplan.ops.schema import Array, Attr, FragmentBuilder, NodeView, OpSchema, Port, Sample, register, reject
 from fuseplan.ops.shapes import set_dim
 
 
@@ -33,12 +23,10 @@ def _infer(node: DraftNode) -> None:
             node, f"A has K = {a[-1]} columns, B has {b[-2]} rows: {shown}", "A is [.., M, K], B is [.., K, N]"
         )
     try:
-        batch = broadcast((a[:-2], b[:-2]))
+        batch = schema.broadcast((a[:-2], b[:-2]))
     except ValueError as error:
         raise reject(node, f"batch axes do not broadcast: {shown} ({error})", "extents must be equal or 1") from None
-    out = set_dim(node, "C", (*batch, a[-2], b[-1]))
-    if out is not None and out.stride is None:
-        out.stride = packed_stride(out.need_dim())
+    set_dim(node, "C", (*batch, a[-2], b[-1]), packed_stride)
 
 
 def _reference(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> dict[str, Array]:
@@ -46,16 +34,11 @@ def _reference(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> 
 
 
 def _decompose(b: FragmentBuilder, view: NodeView, args: dict[str, int]) -> dict[str, int]:
-    out = view.output("C")
-    assert out is not None
-    dim = (1,) * (b.rank - len(out.dim)) + out.dim
-    return {"C": b.emit("matmul", args["A"], args["B"], dim=dim)}
+    return {"C": b.emit("matmul", args["A"], args["B"], dim=b.ranked(view.made("C").dim))}
 
 
 def _cost(view: NodeView) -> Cost:
-    out = view.output("C")
-    assert out is not None
-    return Cost(2.0 * out.numel * view.need("A").dim[-1], view.in_bytes, view.out_bytes)
+    return Cost(2.0 * view.made("C").numel * view.need("A").dim[-1], view.in_bytes, view.out_bytes)
 
 
 def _samples() -> Iterable[Sample]:
@@ -83,18 +66,12 @@ def _samples() -> Iterable[Sample]:
 
 MATMUL = register(
     OpSchema(
-        name="matmul",
-        family="matmul",
-        inputs=(Port("A"), Port("B")),
-        outputs=(Port("C", label="C"),),
-        infer=_infer,
-        reference=_reference,
-        cost=_cost,
-        decompose=_decompose,
-        samples=_samples,
+        name="matmul", family="matmul",
+        inputs=(Port("A"), Port("B")), outputs=(Port("C", label="C"),),
+        infer=_infer, reference=_reference, cost=_cost, decompose=_decompose, samples=_samples,
         attrs=(Attr("padding", "float", 0.0),),
         positional=("A", "B", "compute_data_type", "padding", "name"),
         classic=("A", "B", "compute_data_type", "padding", "name"),
         doc="Matrix product of A [.., M, K] and B [.., K, N]; batch axes broadcast.",
     )
-)
+)  # fmt: skip

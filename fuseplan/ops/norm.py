@@ -83,14 +83,11 @@ def _infer(node: DraftNode) -> None:
             "pass a scale, or set the dims of inv_var",
         )
     axes = normalised_axes(x, scale, user)
-    out = set_dim(node, Y, x)
-    if out is not None and out.stride is None:
-        out.stride = same_stride(x, need_stride(source))
+    like = need_stride(source)
+    set_dim(node, Y, x, lambda dim: same_stride(dim, like))
     stats = tuple(1 if i in axes else d for i, d in enumerate(x))
     for port in (MEAN, INV):
-        made = set_dim(node, port, stats)
-        if made is not None and made.stride is None:
-            made.stride = keep_order(stats, need_stride(source))
+        set_dim(node, port, stats, lambda dim: keep_order(dim, like))
 
 
 def _axes(view: NodeView) -> tuple[int, ...]:

@@ -15,9 +15,9 @@ from fuseplan import dtypes
 from fuseplan.dtypes import DType
 from fuseplan.ir.graph import Graph
 from fuseplan.ops.arrays import ArrayNamespace, numpy_namespace
-from fuseplan.ops.casts import narrow, widen
-from fuseplan.ops.evaluate import scalar_array
-from fuseplan.ops.schema import NodeView, schema_of
+from fuseplan.ops.casts import narrow
+from fuseplan.ops.evaluate import evaluate, run_reference
+from fuseplan.ops.schema import NodeView
 
 _INEXACT = frozenset(
     "add subtract multiply divide true_divide sqrt exp exp2 expm1 log log1p log2 tanh sin cos tan power float_power "
@@ -28,21 +28,26 @@ _INEXACT = frozenset(
 class _Nudge:
     """How results move: a generator and the compute type whose ulp counts."""
 
-    def __init__(self, seed: int, compute: DType) -> None:
+    def __init__(self, seed: int, compute: DType, ulps: float = 1.0) -> None:
         self.rng = np.random.default_rng(seed)
-        self.compute = compute
+        self.compute, self.ulps = compute, ulps
 
     def move(self, x: Any) -> Any:
         x = np.asarray(x)
         if x.dtype.kind != "f":
             return x
-        u = self.rng.integers(0, 2, x.shape) * 2.0 - 1.0  # a full ulp: see docs/design/0003
+        u = self.ulps * (self.rng.integers(0, 2, x.shape) * 2.0 - 1.0)  # a full ulp: see docs/design/0003
         with np.errstate(all="ignore"):
             wide = x.astype(np.float64)
             wide = np.where(np.isfinite(wide), wide * (1.0 + u * 2.0**-self.compute.mantissa_bits), wide)
-            if self.compute.bits < 32:  # evaluated in float32, each result on the narrow type's grid
-                wide = narrow(numpy_namespace(), wide, self.compute).astype(np.float64)
-            return wide.astype(x.dtype)
+            return self.on_grid(wide.astype(x.dtype))
+
+    def on_grid(self, x: Any) -> Any:
+        """x rounded to a compute type under 32 bits; those are evaluated in float32."""
+        if self.compute.bits >= 32 or x.dtype.kind != "f":
+            return x
+        with np.errstate(all="ignore"):
+            return narrow(numpy_namespace(), x, self.compute).astype(x.dtype)
 
 
 class _Moving(np.ndarray):
@@ -91,22 +96,20 @@ class _MovingNamespace(ArrayNamespace):
 
 
 def run_perturbed(graph: Graph, inputs: Mapping[int, Any], seed: int) -> dict[int, Any]:
-    """One moved run in the declared types; results of the non-virtual outputs by uid, as plain arrays."""
-    plain = numpy_namespace()
-    live: dict[int, Any] = {
-        uid: inputs[uid] if uid in inputs else scalar_array(plain, graph.tensors[uid], inputs)
-        for uid in graph.input_uids
-    }
-    for node in graph.nodes:
-        nudge = _Nudge(seed * 1_000_003 + node.index, _grid_of(node.compute))
-        xp = _MovingNamespace(nudge)
-        args = {port: _wrap(widen(plain, np.asarray(live[uid]), node.compute), nudge) for port, uid in node.inputs}
-        with np.errstate(all="ignore"):
-            results = schema_of(node.op).reference(NodeView(node, graph), xp, args)
-            for port, uid in node.outputs:
-                spec = graph.tensors[uid]
-                live[uid] = narrow(plain, np.asarray(np.broadcast_to(np.asarray(results[port]), spec.dim)), spec.dtype)
-    return {uid: live[uid] for uid in graph.output_uids}
+    """One moved run in the declared types; results of the non-virtual outputs by uid, as plain arrays.
+
+    Args:
+        seed: of the moves; with 0 nothing moves, which is the run that a candidate most often is
+    """
+
+    def run(view: NodeView, xp: ArrayNamespace, args: dict[str, Any]) -> dict[str, Any]:
+        nudge = _Nudge(seed * 1_000_003 + view.node.index, _grid_of(view.compute), 1.0 if seed else 0.0)
+        moving = {port: _wrap(nudge.on_grid(x), nudge) for port, x in args.items()}
+        return {port: np.asarray(y) for port, y in run_reference(view, _MovingNamespace(nudge), moving).items()}
+
+    plain = {uid: np.asarray(x) for uid, x in inputs.items()}
+    with np.errstate(all="ignore"):
+        return evaluate(graph, plain, numpy_namespace(), run=run)
 
 
 def _grid_of(compute: DType) -> DType:

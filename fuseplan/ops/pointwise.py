@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fuseplan.ir.graph import DraftNode
@@ -108,9 +109,8 @@ def _reference(row: Pointwise) -> Callable[..., dict[str, Array]]:
         y = row.reference(xp, *args, **_attr_values(row, view))
         if y.dtype != args[0].dtype:  # comparisons and logic give bool
             y = xp.astype(y, args[0].dtype)
-        out = view.output(OUT)
-        assert out is not None
-        return {OUT: y if y.shape == out.dim else xp.broadcast_to(y, out.dim)}
+        dim = view.made(OUT).dim
+        return {OUT: y if y.shape == dim else xp.broadcast_to(y, dim)}
 
     return reference
 
@@ -119,9 +119,7 @@ def _decompose(row: Pointwise) -> Callable[[FragmentBuilder, NodeView, dict[str,
     def decompose(b: FragmentBuilder, view: NodeView, args: dict[str, int]) -> dict[str, int]:
         extra = {"rank": len(view.need(row.ports[0]).dim)} if row.needs_rank else {}
         made = row.emit(b, *(args[port] for port in row.ports), **_attr_values(row, view), **extra)
-        out = view.output(OUT)
-        assert out is not None
-        dim = (1,) * (b.rank - len(out.dim)) + out.dim
+        dim = b.ranked(view.made(OUT).dim)
         if b.values[made].dim != dim:  # the user made the output larger than the broadcast
             made = b.emit("cast", made, dim=dim)
         return {OUT: made}
@@ -131,10 +129,19 @@ def _decompose(row: Pointwise) -> Callable[[FragmentBuilder, NodeView, dict[str,
 
 def _cost(row: Pointwise) -> Callable[[NodeView], Cost]:
     def cost(view: NodeView) -> Cost:
-        out = view.output(OUT)
-        return Cost(float(row.flops * out.numel) if out else 0.0, view.in_bytes, view.out_bytes)
+        return Cost(float(row.flops * view.made(OUT).numel), view.in_bytes, view.out_bytes)
 
     return cost
+
+
+def primitive(op: str) -> Emit:
+    """The emit function of an op that is itself a primitive."""
+    return lambda b, *args: b.emit(op, *args)
+
+
+#: rows of correctly rounded ops, and of ops without a meaning in integer arithmetic
+ExactRow = partial(Pointwise, is_exact=True)
+FloatRow = partial(Pointwise, is_float_only=True)
 
 
 def define(rows: Iterable[Pointwise]) -> None:
@@ -144,14 +151,9 @@ def define(rows: Iterable[Pointwise]) -> None:
         tail = ("name", "compute_data_type") if attrs else ()  # ops with attributes take these two by position as well
         register(
             OpSchema(
-                name=row.name,
-                family="pointwise",
-                inputs=tuple(Port(p) for p in row.ports),
-                outputs=(Port(OUT, label=OUT),),
-                infer=_infer(row),
-                reference=_reference(row),
-                cost=_cost(row),
-                decompose=_decompose(row),
+                name=row.name, family="pointwise",
+                inputs=tuple(Port(p) for p in row.ports), outputs=(Port(OUT, label=OUT),),
+                infer=_infer(row), reference=_reference(row), cost=_cost(row), decompose=_decompose(row),
                 samples=samples_of(row.ports, row.domain, is_float_only=row.is_float_only),
                 attrs=row.attrs,
                 positional=(*row.ports, *attrs, *tail),
@@ -159,4 +161,4 @@ def define(rows: Iterable[Pointwise]) -> None:
                 is_exact=row.is_exact,
                 doc=row.doc,
             )
-        )
+        )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 from fuseplan.ir.graph import DraftNode
 from fuseplan.ops.arrays import ArrayNamespace
-from fuseplan.ops.pointwise import Pointwise, define
+from fuseplan.ops.pointwise import ExactRow, FloatRow, define, primitive
 from fuseplan.ops.pointwise_samples import Domain
 from fuseplan.ops.schema import Array, Attr, FragmentBuilder, reject
 
@@ -83,8 +83,10 @@ def _emit_swish(b: FragmentBuilder, x: int, *, swish_beta: float | None) -> int:
 def _relu(
     xp: ArrayNamespace, x: Array, *, negative_slope: float | None, lower_clip: float | None, upper_clip: float | None
 ) -> Array:  # fmt: skip
-    low, slope = lower_clip or 0, negative_slope or 0
-    zeros = xp.zeros_like(x)
+    low, slope, zeros = lower_clip or 0, negative_slope or 0, xp.zeros_like(x)
+    if xp.is_integer(x):  # a float beside it would take integers through a float type
+        low, slope = int(low), int(slope)
+        upper_clip = None if upper_clip is None else int(upper_clip)
     if slope:
         below = slope * (x - low) + low if low else slope * x
     else:  # 0 * (-inf - low) would be NaN
@@ -147,12 +149,10 @@ def _gen_index(xp: ArrayNamespace, x: Array, *, axis: int) -> Array:
 
 
 def _emit_gen_index(b: FragmentBuilder, x: int, *, axis: int, rank: int) -> int:
-    return b.emit("index", dim=b.values[x].dim, axis=axis % rank + b.rank - rank)
-
-
-def _emit(op: str) -> Any:
-    """The emit function of an op that is itself a primitive."""
-    return lambda b, *args: b.emit(op, *args)
+    along, dim = axis % rank + b.rank - rank, b.values[x].dim
+    if dim[along] == 1:  # loops may walk the axis all the same, for other values
+        return b.emit("cast", b.const(0.0), dim=dim)
+    return b.emit("index", dim=dim, axis=along)
 
 
 def _of(name: str) -> Any:
@@ -160,7 +160,10 @@ def _of(name: str) -> Any:
     return lambda xp, x: getattr(xp, name)(x)
 
 
-_SLOPES = Domain(attr_sets=({"negative_slope": 0.01}, {"negative_slope": 0.25}, {"negative_slope": -1.5}))
+_SLOPES = Domain(
+    attr_sets=({"negative_slope": 0.01}, {"negative_slope": 0.25}, {"negative_slope": -1.5}),
+    bad_attrs=({"negative_slope": None},),
+)
 _RELUS = Domain(
     attr_sets=(
         {"negative_slope": None, "lower_clip": None, "upper_clip": None},
@@ -175,63 +178,53 @@ _AXES = Domain(attr_sets=({"axis": 0}, {"axis": 1}, {"axis": 2}), huge=0.0, bad_
 
 define(  # table
     (
-        Pointwise("abs", _IN, _of("abs"), _emit("abs"), "Absolute value.", is_exact=True),
-        Pointwise("neg", _IN, lambda xp, x: -x, _emit("neg"), "Negative.", is_exact=True),
-        Pointwise("ceil", _IN, _of("ceil"), _emit("ceil"), "Smallest integer that is not less.", is_exact=True),
-        Pointwise("floor", _IN, _of("floor"), _emit("floor"), "Largest integer that is not more.", is_exact=True),
-        Pointwise("cos", _IN, _of("cos"), _emit("cos"), "Cosine of radians.", 8, is_float_only=True, domain=_ANGLE),
-        Pointwise("sin", _IN, _of("sin"), _emit("sin"), "Sine of radians.", 8, is_float_only=True, domain=_ANGLE),
-        Pointwise("tan", _IN, _of("tan"), _emit("tan"), "Tangent of radians.", 8, is_float_only=True, domain=_ANGLE),
-        Pointwise("erf", _IN, _of("erf"), _emit("erf"), "Error function.", 8, is_float_only=True),
-        Pointwise("exp", _IN, _of("exp"), _emit("exp"), "e to the power of x.", 4, is_float_only=True),
-        Pointwise("log", _IN, _of("log"), _emit("log"), "Natural logarithm.", 4, is_float_only=True, domain=_POSITIVE),
-        Pointwise("tanh", _IN, _of("tanh"), _emit("tanh"), "Hyperbolic tangent.", 8, is_float_only=True),
-        Pointwise(
-            "sqrt", _IN, _of("sqrt"), _emit("sqrt"), "Square root.", is_exact=True, is_float_only=True, domain=_POSITIVE
+        ExactRow("abs", _IN, _of("abs"), primitive("abs"), "Absolute value."),
+        ExactRow("neg", _IN, lambda xp, x: -x, primitive("neg"), "Negative."),
+        ExactRow("ceil", _IN, _of("ceil"), primitive("ceil"), "Smallest integer that is not less."),
+        ExactRow("floor", _IN, _of("floor"), primitive("floor"), "Largest integer that is not more."),
+        FloatRow("cos", _IN, _of("cos"), primitive("cos"), "Cosine of radians.", 8, domain=_ANGLE),
+        FloatRow("sin", _IN, _of("sin"), primitive("sin"), "Sine of radians.", 8, domain=_ANGLE),
+        FloatRow("tan", _IN, _of("tan"), primitive("tan"), "Tangent of radians.", 8, domain=_ANGLE),
+        FloatRow("erf", _IN, _of("erf"), primitive("erf"), "Error function.", 8),
+        FloatRow("exp", _IN, _of("exp"), primitive("exp"), "e to the power of x.", 4),
+        FloatRow("log", _IN, _of("log"), primitive("log"), "Natural logarithm.", 4, domain=_POSITIVE),
+        FloatRow("tanh", _IN, _of("tanh"), primitive("tanh"), "Hyperbolic tangent.", 8),
+        FloatRow("sqrt", _IN, _of("sqrt"), primitive("sqrt"), "Square root.", is_exact=True, domain=_POSITIVE),
+        FloatRow(
+            "rsqrt", _IN, lambda xp, x: 1 / xp.sqrt(x), lambda b, x: b.emit("div", b.const(1.0), b.emit("sqrt", x)),
+            "One over the square root.", 2, domain=_POSITIVE,
         ),
-        Pointwise(
-            "rsqrt", _IN, lambda xp, x: 1 / xp.sqrt(x),
-            lambda b, x: b.emit("div", b.const(1.0), b.emit("sqrt", x)),
-            "One over the square root.", 2, is_float_only=True, domain=_POSITIVE,
-        ),
-        Pointwise(
+        FloatRow(
             "reciprocal", _IN, lambda xp, x: 1 / x, lambda b, x: b.emit("div", b.const(1.0), x),
-            "One over x.", is_exact=True, is_float_only=True,
+            "One over x.", is_exact=True,
         ),
-        Pointwise(
-            "identity", _IN, lambda xp, x: x, _emit("cast"),
-            "Copy, and conversion to the output's type.", is_exact=True,
-        ),
-        Pointwise(
-            "logical_not", _IN, lambda xp, x: x == 0, _emit("not_"), "1 where x is 0, else 0.",
-            is_exact=True, domain=_TRUTH,
-        ),
-        Pointwise("sigmoid", _IN, sigmoid_reference, emit_sigmoid, "1 / (1 + e^-x).", 6, is_float_only=True),
-        Pointwise("elu", _IN, _elu, _emit_elu, "x where positive, else e^x - 1.", 8, is_float_only=True),
-        Pointwise("gelu", _IN, _gelu, _emit_gelu, "x/2 (1 + erf(x / sqrt 2)).", 12, is_float_only=True),
-        Pointwise(
+        ExactRow("identity", _IN, lambda xp, x: x, primitive("cast"), "Copy, and conversion to the output's type."),
+        ExactRow("logical_not", _IN, lambda xp, x: x == 0, primitive("not_"), "1 where x is 0, else 0.", domain=_TRUTH),
+        FloatRow("sigmoid", _IN, sigmoid_reference, emit_sigmoid, "1 / (1 + e^-x).", 6),
+        FloatRow("elu", _IN, _elu, _emit_elu, "x where positive, else e^x - 1.", 8),
+        FloatRow("gelu", _IN, _gelu, _emit_gelu, "x/2 (1 + erf(x / sqrt 2)).", 12),
+        FloatRow(
             "gelu_approx_tanh", _IN, _gelu_approx_tanh, _emit_gelu_approx_tanh,
-            "x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).", 14, is_float_only=True,
+            "x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).", 14,
         ),
-        Pointwise("softplus", _IN, _softplus, _emit_softplus, "ln(1 + e^x).", 8, is_float_only=True),
-        Pointwise(
+        FloatRow("softplus", _IN, _softplus, _emit_softplus, "ln(1 + e^x).", 8),
+        FloatRow(
             "swish", _IN, _swish, _emit_swish, "x sigmoid(beta x); beta is 1 unless given.", 8,
-            is_float_only=True, domain=_BETAS, attrs=(Attr("swish_beta", "float"),),
+            domain=_BETAS, attrs=(Attr("swish_beta", "float"),),
         ),
-        Pointwise(
+        ExactRow(
             "relu", _IN, _relu, _emit_relu,
             "x clipped from below (0 unless given) and above, with an optional slope below.", 2,
-            is_exact=True, domain=_RELUS, check=_check_relu,
+            domain=_RELUS, check=_check_relu,
             attrs=(Attr("negative_slope", "float"), Attr("lower_clip", "float"), Attr("upper_clip", "float")),
         ),
-        Pointwise(
+        FloatRow(
             "leaky_relu", _IN, _leaky_relu, _emit_leaky_relu, "x where positive, else negative_slope x.", 2,
-            is_exact=True, is_float_only=True, attrs=(Attr("negative_slope", "float", is_required=True),),
-            domain=Domain(attr_sets=_SLOPES.attr_sets, bad_attrs=({"negative_slope": None},)),
+            is_exact=True, attrs=(Attr("negative_slope", "float", is_required=True),), domain=_SLOPES,
         ),
-        Pointwise(
+        ExactRow(
             "gen_index", _IN, _gen_index, _emit_gen_index,
-            "Each element's own index along an axis; input values are ignored.", 0, is_exact=True, domain=_AXES,
+            "Each element's own index along an axis; input values are ignored.", 0, domain=_AXES,
             check=_check_gen_index, needs_rank=True, attrs=(Attr("axis", "int", is_required=True),),
         ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 
 from fuseplan.errors import InvalidGraphError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import DraftNode
@@ -43,8 +44,7 @@ def _infer(node: DraftNode) -> None:
 
 
 def _axes(view: NodeView) -> tuple[int, ...]:
-    x, y = view.need(_INPUT), view.output(_OUT)
-    assert y is not None
+    x, y = view.need(_INPUT), view.made(_OUT)
     return tuple(i for i, (d, e) in enumerate(zip(x.dim, y.dim, strict=True)) if d != e)
 
 
@@ -71,10 +71,7 @@ def _reference(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> 
     x, axes = arrays[_INPUT], _axes(view)
     y = _reduce(xp, str(view.attr("mode")), x, axes)
     if view.attr("mode") == "AVG":
-        count = 1
-        for axis in axes:
-            count *= x.shape[axis]
-        y = xp.divide(y, xp.full_like(y, count))
+        y = xp.divide(y, xp.full_like(y, prod(x.shape[axis] for axis in axes)))
     return {_OUT: y}
 
 
@@ -134,19 +131,13 @@ def _samples() -> Iterable[Sample]:
 
 REDUCTION = register(
     OpSchema(
-        name="reduction",
-        family="reduction",
-        inputs=(Port(_INPUT), Port("group_offset", is_optional=True)),
-        outputs=(Port(_OUT, label=_OUT),),
-        infer=_infer,
-        reference=_reference,
-        cost=_cost,
-        decompose=_decompose,
-        samples=_samples,
+        name="reduction", family="reduction",
+        inputs=(Port(_INPUT), Port("group_offset", is_optional=True)), outputs=(Port(_OUT, label=_OUT),),
+        infer=_infer, reference=_reference, cost=_cost, decompose=_decompose, samples=_samples,
         attrs=(Attr("mode", "enum:reduction_mode", is_required=True),),
         positional=(_INPUT, "group_offset", "mode"),
         classic=(_INPUT, "mode", "compute_data_type", "name", "group_offset"),
         exact_when=lambda node: node.attr("mode") in ("MAX", "MIN", "AMAX"),
         doc="Reduce over the axes whose extent is 1 in the output; the output's dims must be set.",
     )
-)
+)  # fmt: skip

@@ -74,6 +74,12 @@ class NodeView:
                 return self.graph.tensors[uid]
         return None
 
+    def made(self, port: str) -> TensorSpec:
+        """The tensor at an output port that every node has."""
+        spec = self.output(port)
+        assert spec is not None, (self.node.op, port)
+        return spec
+
     def attr(self, name: str) -> AttrValue:
         return self.node.attr(name)
 
@@ -108,6 +114,10 @@ class FragmentBuilder:
         done = compute or self.compute
         self.values.append(Value(op, args, tuple(dim), dtype or done, done, tuple(sorted(attrs.items()))))
         return len(self.values) - 1
+
+    def ranked(self, dim: Sequence[int]) -> tuple[int, ...]:
+        """Dims with leading axes of extent 1 up to the fragment's rank."""
+        return (1,) * (self.rank - len(dim)) + tuple(dim)
 
     def const(self, value: float) -> int:
         """A constant of the compute type, broadcast to any dims."""

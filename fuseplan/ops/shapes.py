@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fuseplan.ir.graph import DraftNode, DraftTensor, channels_last_order, packed_stride
 from fuseplan.ops.infer import has_overlap
 from fuseplan.ops.schema import broadcast, reject
@@ -32,8 +34,12 @@ def need_stride(tensor: DraftTensor) -> Dims:
     return tensor.stride
 
 
-def set_dim(node: DraftNode, port: str, dim: Dims) -> DraftTensor | None:
-    """Give an output its dims, or check those that the user set; the output, None if it is not connected."""
+def set_dim(node: DraftNode, port: str, dim: Dims, stride: Callable[[Dims], Dims]) -> DraftTensor | None:
+    """Give an output its dims, or check those that the user set; the output, None if it is not connected.
+
+    Args:
+        stride: makes the strides where the user set none
+    """
     out = node.outputs.get(port)
     if out is None:
         return None
@@ -45,6 +51,8 @@ def set_dim(node: DraftNode, port: str, dim: Dims) -> DraftTensor | None:
             f"output {port!r} ({out.name!r}) has dims {list(out.dim)}, but the inputs make {list(dim)}",
             "leave the output's dims unset or correct them",
         )
+    if out.stride is None:
+        out.stride = stride(dim)
     return out
 
 
