@@ -24,7 +24,19 @@ STEP = 37  # every so many bytes of a file are damaged
 
 
 @pytest.fixture(scope="module")
-def files() -> Iterator[dict[str, File]]:
+def private(tmp_path_factory: pytest.TempPathFactory) -> settings.Settings:
+    """Settings with a cache that no other worker fills: tests here compare its files before and after."""
+    return replace(settings.Settings.from_environment(), cache_dir=tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True)
+def private_cache(private: settings.Settings) -> None:
+    settings.use(private)
+
+
+@pytest.fixture(scope="module")
+def files(private: settings.Settings) -> Iterator[dict[str, File]]:
+    settings.use(private)
     made = {engine: File(engine) for engine in ("cpu_c", "array")}
     assert any(name.startswith("artifacts/") for name in made["cpu_c"].parts)
     yield made
