@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +34,20 @@ class DType:
     @property
     def is_float(self) -> bool:
         return self.kind == "float"
+
+    @property
+    def low(self) -> int:
+        """The lowest value of an integer type."""
+        return 0 if self.kind == "uint" else -(1 << (self.bits - 1))
+
+    @property
+    def high(self) -> int:
+        """The highest value of an integer type."""
+        return self.low + (1 << self.bits) - 1
+
+    def holds(self, value: float) -> bool:
+        """Whether an integer type has this value."""
+        return isfinite(value) and value == int(value) and self.low <= int(value) <= self.high
 
     def __repr__(self) -> str:
         return self.name
@@ -67,6 +82,13 @@ ALL_TYPES: dict[str, DType] = {
         FLOAT, DOUBLE, HALF, BFLOAT16, INT8, UINT8, INT32, INT64, BOOLEAN, FP8_E4M3, FP8_E5M2,
         FP8_E8M0, FP8_E5M3, FP4_E2M1, INT4, INT8x4, UINT8x4, INT8x32, FAST_FLOAT_FOR_FP8,
     )
+}  # fmt: skip
+
+
+#: by the names that array libraries give to their types
+BY_ARRAY_NAME: dict[str, DType] = {
+    **{t.numpy_name: t for t in reversed(ALL_TYPES.values()) if t.numpy_name},
+    "float4_e2m1fn_x2": FP4_E2M1, "float": FLOAT, "double": DOUBLE, "half": HALF,
 }  # fmt: skip
 
 

@@ -5,29 +5,8 @@ from __future__ import annotations
 from enum import Enum
 
 from fuseplan.api import enums
-from fuseplan.dtypes import ALL_TYPES, DType
+from fuseplan.dtypes import ALL_TYPES, BY_ARRAY_NAME, DType
 from fuseplan.errors import ArgumentError, cudnnGraphNotSupportedError
-
-_BY_FRAMEWORK_NAME = {
-    "float": "FLOAT",
-    "float32": "FLOAT",
-    "double": "DOUBLE",
-    "float64": "DOUBLE",
-    "half": "HALF",
-    "float16": "HALF",
-    "bfloat16": "BFLOAT16",
-    "int8": "INT8",
-    "uint8": "UINT8",
-    "int32": "INT32",
-    "int64": "INT64",
-    "bool": "BOOLEAN",
-    "float8_e4m3fn": "FP8_E4M3",
-    "float8_e5m2": "FP8_E5M2",
-    "float8_e8m0fnu": "FP8_E8M0",
-    "float4_e2m1fn_x2": "FP4_E2M1",
-    "float4_e2m1fn": "FP4_E2M1",
-    "int4": "INT4",
-}
 
 _known: dict[object, DType | None] = {
     None: None,
@@ -49,19 +28,19 @@ def to_dtype(value: object, what: str) -> DType | None:
     """
     try:
         return _known[value]
-    except KeyError:
-        pass
-    except TypeError:
-        raise _not_a_type(value, what) from None
-    if not is_torch_dtype(value):
-        raise _not_a_type(value, what)
-    found = _BY_FRAMEWORK_NAME.get(str(value).removeprefix("torch."))
+    except (KeyError, TypeError):  # a value without a hash is no type either
+        if not is_torch_dtype(value):
+            raise ArgumentError(
+                f"{what} must be a data_type or a torch dtype, not {value!r} ({type(value).__name__})",
+                fix="pass a member of data_type, for instance data_type.FLOAT",
+            ) from None
+    found = BY_ARRAY_NAME.get(str(value).removeprefix("torch."))
     if found is None:
         raise cudnnGraphNotSupportedError(
             f"{what}: {value} has no counterpart among the data types",
             fix="use one of float64, float32, float16, bfloat16, int8, uint8, int32, int64, bool or an fp8 type",
         )
-    return _known.setdefault(value, ALL_TYPES[found])
+    return _known.setdefault(value, found)
 
 
 def is_torch_dtype(value: object) -> bool:
@@ -86,13 +65,13 @@ def dtype_of_array(array_dtype: object, what: str) -> DType:
     Raises:
         cudnnGraphNotSupportedError: the dtype has no counterpart
     """
-    found = _BY_FRAMEWORK_NAME.get(str(array_dtype).removeprefix("torch."))
+    found = BY_ARRAY_NAME.get(str(array_dtype).removeprefix("torch."))
     if found is None:
         raise cudnnGraphNotSupportedError(
             f"{what}: element type {array_dtype} has no counterpart among the data types",
             fix="convert the array to a supported type first",
         )
-    return ALL_TYPES[found]
+    return found
 
 
 def to_enum(value: object, kind: type[Enum], what: str) -> str | None:
@@ -106,11 +85,4 @@ def to_enum(value: object, kind: type[Enum], what: str) -> str | None:
     names = ", ".join(m.name for m in kind)
     raise ArgumentError(
         f"{what} must be a member of {kind.__name__}, not {value!r}", fix=f"pass {kind.__name__}.<one of {names}>"
-    )
-
-
-def _not_a_type(value: object, what: str) -> ArgumentError:
-    return ArgumentError(
-        f"{what} must be a data_type or a torch dtype, not {value!r} ({type(value).__name__})",
-        fix="pass a member of data_type, for instance data_type.FLOAT",
     )

@@ -9,7 +9,6 @@ from fuseplan.api import enums
 from fuseplan.api.datatypes import to_dtype, to_member
 from fuseplan.api.tensor import Tensor
 from fuseplan.dtypes import DType
-from fuseplan.errors import InvalidGraphError
 from fuseplan.ir.graph import DraftNode, DraftTensor, GraphBuilder
 from fuseplan.ops import infer, schema
 
@@ -66,19 +65,7 @@ class Node:
 
     def validate(self) -> None:
         """Check that the ports and parameters that the op needs are there. Raises InvalidGraphError."""
-        known = schema.schema_of(self.op)
-        for port in known.inputs:
-            if not port.is_optional and port.name not in self.inputs:
-                raise InvalidGraphError(
-                    f"node {self.name!r} ({self.op}): input {port.name!r} is missing",
-                    fix=f"pass a tensor as {port.name}=",
-                )
-        for attr in known.attrs:
-            if attr.is_required and self.params.get(attr.name) is None:
-                raise InvalidGraphError(
-                    f"node {self.name!r} ({self.op}): attribute {attr.name!r} is missing",
-                    fix=f"pass {attr.name}= to {self.op}()",
-                )
+        infer.need_arguments(self.draft({}))
 
     def infer_properties(self, context: GraphContext) -> None:
         """Set the dims, strides and types of the results that are still unset, for this node alone."""
@@ -110,17 +97,9 @@ class Node:
 def draft_tensor(tensor: Tensor, drafts: dict[Tensor, DraftTensor]) -> DraftTensor:
     """A copy of what the user set, entered into `drafts`."""
     made = drafts[tensor] = DraftTensor(
-        tensor._uid,
-        tensor._name,
-        tensor._dim,
-        tensor._stride,
-        tensor._dtype,
-        tensor._is_virtual,
-        tensor._is_pass_by_value,
-        tensor._value,
-        tensor._is_constant,
-        tensor._dim is not None,
-    )
+        tensor._uid, tensor._name, tensor._dim, tensor._stride, tensor._dtype, tensor._is_virtual,
+        tensor._is_pass_by_value, tensor._value, tensor._is_constant, tensor._dim is not None,
+    )  # fmt: skip
     return made
 
 

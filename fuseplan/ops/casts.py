@@ -60,8 +60,7 @@ def narrow(xp: ArrayNamespace, x: Array, t: DType) -> Array:
 
 def _int_to_int(xp: ArrayNamespace, x: Array, t: DType) -> Array:
     """Saturating; exact where the type is no narrower."""
-    high = int(t.max_finite) if t.bits < 64 else 2**63 - 1
-    low = 0 if t.kind == "uint" else -high - 1
+    high, low = t.high, t.low
     wide = xp.astype(x, xp.dtype(dtypes.INT64))
     full = xp.zeros_like(wide)
     return xp.astype(xp.where(wide > high, full + high, xp.where(wide < low, full + low, wide)), xp.dtype(t))
@@ -77,8 +76,7 @@ def float_to_int(xp: ArrayNamespace, x: Array, t: DType) -> Array:
     """Nearest even, saturating; NaN becomes 0."""
     x = xp.astype(x, xp.dtype(dtypes.DOUBLE))
     x = xp.round(xp.where(x != x, xp.zeros_like(x), x))
-    high = int(t.max_finite) if t.bits < 64 else 2**63 - 1
-    low = 0 if t.kind == "uint" else -high - 1
+    high, low = t.high, t.low
     inside = xp.where(x >= float(high), xp.zeros_like(x), xp.where(x <= float(low), xp.zeros_like(x), x))
     made = xp.astype(inside, xp.dtype(dtypes.INT64))
     full = xp.zeros_like(made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite, prod
+from math import prod
 
 from fuseplan import dtypes
 from fuseplan.errors import InvalidGraphError
@@ -26,18 +26,13 @@ def complete(builder: GraphBuilder) -> None:
     seen: set[int] = set()
     for node in builder.nodes:
         schema = schema_of(node.op)
-        for attr in schema.attrs:
-            if attr.is_required and node.attrs.get(attr.name) is None:
-                raise reject(node, f"attribute {attr.name!r} is missing", f"pass {attr.name}= to {node.op}()")
+        need_arguments(node)
         for tensor in node.inputs.values():
             if id(tensor) not in seen:
                 seen.add(id(tensor))
                 if id(tensor) not in made:
                     _complete_input(node, tensor, io)
         node.compute = node.compute or compute
-        for port in (p.name for p in schema.inputs if not p.is_optional):
-            if port not in node.inputs:
-                raise reject(node, f"input {port!r} is missing", f"pass a tensor as {port}=")
         schema.infer(node)
         for port, tensor in node.outputs.items():
             _check_maker(node, port, tensor, is_made=id(tensor) in made, is_read=id(tensor) in seen)
@@ -46,6 +41,17 @@ def complete(builder: GraphBuilder) -> None:
             if tensor.dtype is None:
                 tensor.dtype = intermediate if tensor.is_virtual else (io or intermediate)
             _check_result(node, port, tensor)
+
+
+def need_arguments(node: DraftNode) -> None:
+    """The ports and attributes that the op needs are there. Raises InvalidGraphError."""
+    schema = schema_of(node.op)
+    for port in schema.inputs:
+        if not port.is_optional and port.name not in node.inputs:
+            raise reject(node, f"input {port.name!r} is missing", f"pass a tensor as {port.name}=")
+    for attr in schema.attrs:
+        if attr.is_required and node.attrs.get(attr.name) is None:
+            raise reject(node, f"attribute {attr.name!r} is missing", f"pass {attr.name}= to {node.op}()")
 
 
 def _complete_input(node: DraftNode, tensor: DraftTensor, io: dtypes.DType | None) -> None:
@@ -86,8 +92,7 @@ def _check_scalar_value(tensor: DraftTensor) -> None:
     value, dtype = tensor.value, tensor.dtype
     if value is None or dtype.is_float or dtype.kind == "bool":
         return
-    low = 0 if dtype.kind == "uint" else -(1 << (dtype.bits - 1))
-    if not isfinite(value) or value != int(value) or not low <= value < low + (1 << dtype.bits):
+    if not dtype.holds(value):
         raise InvalidGraphError(
             f"scalar {tensor.name!r} has the value {value}, which its type {dtype.name} cannot hold",
             fix="set_data_type to a type that holds it, or change the value",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from fuseplan.dtypes import ALL_TYPES, DType
+from fuseplan.dtypes import ALL_TYPES, BY_ARRAY_NAME, DType
 from fuseplan.errors import BindError
 
 
@@ -39,11 +39,6 @@ class View(NamedTuple):
     keep: object = None
 
 
-# table: names that numpy, ml_dtypes and torch give to the API's types
-_NAMES: dict[str, str] = {
-    **{t.numpy_name: t.name for t in ALL_TYPES.values() if t.numpy_name and t.name != "FAST_FLOAT_FOR_FP8"},
-    "float4_e2m1fn_x2": "FP4_E2M1",
-}
 # table: (DLPack type code, bits) by type
 DL_TYPES: dict[str, tuple[int, int]] = {
     "FLOAT": (2, 32), "DOUBLE": (2, 64), "HALF": (2, 16), "BFLOAT16": (4, 16), "INT8": (0, 8), "UINT8": (1, 8),
@@ -133,19 +128,20 @@ def _of_torch(t: Any) -> View:
     dtype, device = getattr(t, "dtype", None), getattr(t, "device", None)
     if dtype is None or device is None:
         return View(address)
-    name = str(dtype).removeprefix("torch.")
-    place = str(getattr(device, "type", device))
+    view = View(
+        address, None, _api_name(str(dtype).removeprefix("torch.")), str(getattr(device, "type", device)),
+        getattr(device, "index", 0) or 0,
+    )  # fmt: skip
     dim, stride = getattr(t, "shape", None), getattr(t, "stride", None)
     if dim is None or not callable(stride) or not hasattr(t, "element_size"):
-        return View(address, None, _NAMES.get(name, name), place, getattr(device, "index", 0) or 0)
-    return View(
-        address,
-        span_bytes(tuple(dim), stride(), 8 * t.element_size()),
-        _NAMES.get(name, name),
-        place,
-        getattr(device, "index", 0) or 0,
-        contiguous=is_row_major(tuple(dim), stride()),
-    )
+        return view
+    nbytes = span_bytes(tuple(dim), stride(), 8 * t.element_size())
+    return view._replace(nbytes=nbytes, contiguous=is_row_major(tuple(dim), stride()))
+
+
+def _api_name(name: str) -> str:
+    """The API's name of a type of another library, that library's own where there is none."""
+    return BY_ARRAY_NAME[name].name if name in BY_ARRAY_NAME else name
 
 
 def _of_numpy(a: np.ndarray[Any, Any]) -> View:
@@ -160,7 +156,7 @@ def _of_numpy(a: np.ndarray[Any, Any]) -> View:
 
 
 def _numpy_name(t: np.dtype[Any]) -> str:
-    return str(_NAMES.get(t.name, t.name) if t.isnative else t.str)  # a swapped byte order is no type of ours
+    return _api_name(t.name) if t.isnative else t.str  # a swapped byte order is no type of ours
 
 
 def _of_interface(facts: dict[str, Any], place: str, keep: object = None) -> View:
@@ -283,8 +279,7 @@ def encode_scalar(value: float | int | bool, t: DType) -> bytes:
     if t.kind == "bool":
         return bytes([bool(value)])
     if not t.is_float:
-        low = 0 if t.kind == "uint" else -(1 << (t.bits - 1))
-        if not math.isfinite(value) or value != int(value) or not low <= int(value) < low + (1 << t.bits):
+        if not t.holds(value):
             raise BindError(f"the value {value} does not fit the type {t.name}", fix=f"pass a whole number of {t.name}")
         return int(value).to_bytes(t.itemsize, "little", signed=t.kind == "int")
     with np.errstate(over="ignore", invalid="ignore"):
