@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fuseplan.errors import FuseplanError
+import fuseplan
+from fuseplan.api import structure
+from fuseplan.errors import FuseplanError, PlanFileError
 from fuseplan.ir import serialize
 from fuseplan.ir.graph import Graph
 from fuseplan.ir.text import print_graph
@@ -15,9 +18,11 @@ from fuseplan.plan.plan_file import is_plan_file, read_manifest
 from fuseplan.plan.planner import make_plans
 from fuseplan.runtime.device import device_of
 
+_ACCEPTED = "pass a file with repr(graph), or with the bytes of graph.serialize()"
+
 
 def explain(
-    file: Annotated[Path, typer.Argument(help="A graph as JSON, or a saved plan.")],
+    file: Annotated[Path, typer.Argument(help="A file with repr(graph), or with the bytes of graph.serialize().")],
     device: Annotated[str, typer.Option(help='"cpu", "cuda" or "cuda:1".')] = "cpu",
     source: Annotated[
         bool, typer.Option("--source", help="Also print the source of the first plan's kernels.")
@@ -36,11 +41,27 @@ def explain(
 
 def _explain(data: bytes, device: str, source: bool) -> str:
     if not is_plan_file(data):
-        graph = serialize.loads(data.decode("utf-8", errors="replace"))
+        graph = _graph_of(data.decode("utf-8", errors="replace"))
         return "\n".join([print_graph(graph), "", *_ranking(graph, device, source)])
     manifest, files = read_manifest(data)
     graph = serialize.graph_from_json(manifest["graph"])
     return "\n".join([*_saved(manifest, files), "", print_graph(graph), "", *_ranking(graph, device, source)])
+
+
+def _graph_of(text: str) -> Graph:
+    """The graph of `repr(graph)`, which is what the user declared, or of the IR's own JSON. Raises FuseplanError."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise PlanFileError(f"neither JSON nor a saved plan: {problem}", fix=_ACCEPTED) from problem
+    form = data.get("format") if isinstance(data, dict) else None
+    if form not in (structure.FORMAT, serialize.FORMAT):
+        raise PlanFileError("this is not a fuseplan graph", fix=_ACCEPTED)
+    if form == serialize.FORMAT:
+        return serialize.graph_from_json(data)
+    declared = fuseplan.pygraph(device="cpu")
+    declared.deserialize(text)
+    return declared.infer_graph({})
 
 
 def _ranking(graph: Graph, device: str, source: bool) -> list[str]:

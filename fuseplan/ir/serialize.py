@@ -40,7 +40,7 @@ def graph_from_json(data: Any) -> Graph:
         PlanFileError: another format or version, or a part is missing or of the wrong kind; says which
     """
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise PlanFileError("this is not a fuseplan graph", fix="pass JSON made by graph_to_json or repr(graph)")
+        raise PlanFileError("this is not a fuseplan graph", fix="pass JSON made by graph_to_json")
     if data.get("version") != VERSION:
         raise PlanFileError(
             f"graph format version {data.get('version')!r} is not {VERSION}",

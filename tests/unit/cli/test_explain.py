@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 import fuseplan
@@ -34,6 +35,35 @@ def test_explain_graph_shows_regions_ranking_and_key(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     for piece in ("graph 'explained'", "canonical key", "ranking", "refusals", "region 0", "last"):
         assert piece in done.output
+
+
+def test_explain_takes_the_repr_of_a_graph_as_it_was_declared_or_built(tmp_path: Path) -> None:
+    g = small_graph()
+    (tmp_path / "declared.json").write_text(repr(g))
+    g.build()
+    (tmp_path / "built.json").write_text(repr(g))
+    want = CliRunner().invoke(app, ["explain", str(saved_graph(tmp_path))]).output
+    for name in ("declared.json", "built.json"):
+        done = CliRunner().invoke(app, ["explain", str(tmp_path / name)])
+        assert done.exit_code == 0, done.output
+        assert done.output == want
+
+
+def test_explain_invalid_graph_names_the_node(tmp_path: Path) -> None:
+    g = fuseplan.pygraph(io_data_type=fuseplan.data_type.FLOAT, device="cpu")
+    g.reduction(input=g.tensor(dim=[4, 8]), mode=fuseplan.reduction_mode.ADD, name="sum").set_output(True)
+    (tmp_path / "bad.json").write_text(repr(g))
+    done = CliRunner().invoke(app, ["explain", str(tmp_path / "bad.json")])
+    assert done.exit_code == 1
+    assert "node 'sum'" in done.output and "set_dim" in done.output
+
+
+@pytest.mark.parametrize("text", ['{"format": "other"}', "[1, 2]", "import cudnn", "\x00"])
+def test_explain_other_files_says_what_it_takes(tmp_path: Path, text: str) -> None:
+    (tmp_path / "other.txt").write_text(text)
+    done = CliRunner().invoke(app, ["explain", str(tmp_path / "other.txt")])
+    assert done.exit_code == 1
+    assert "other.txt" in done.output and "repr(graph)" in done.output and "serialize()" in done.output
 
 
 def test_explain_file_that_is_no_graph_says_why(tmp_path: Path) -> None:
