@@ -112,7 +112,7 @@ def _to_integer(name: str, low: str, high: str, top: str) -> str:
     """Nearest even, saturating, NaN to 0; `top` is the first double that is too large."""
     return (
         f"static inline {name}_t {name}_from(double x) {{\n"
-        f"  const double near = rint(x);\n"
+        f"  const double near = rint(x) + 0.0; /* no -0: cc takes (float)(int)near for trunc(near) */\n"
         f"  return near != near ? 0 : near <= (double){low} ? {low} : near >= {top} ? {high} : ({name}_t)near;\n}}"
     )
 
