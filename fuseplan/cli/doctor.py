@@ -87,15 +87,16 @@ def _cache() -> Iterator[Finding]:
 def _devices() -> Iterator[Finding]:
     cpu = cpu_device()
     yield Finding("CPU", f"{cpu.name}, {cpu.sm_count} cores, {cpu.arch}")
-    for gpu in cuda_devices():
+    gpus = cuda_devices()
+    for gpu in gpus:
         yield Finding(str(gpu), f"{gpu.name}, {gpu.arch}, {gpu.sm_count} multiprocessors")
-    if not cuda_devices():
+    if not gpus:
         reason = "the driver reports no device" if cuda.is_available() else "no CUDA driver"
         yield Finding("GPU", reason, "everything on GPUs; graphs run on the CPU")
-    for kind in ("cpu", "cuda"):
+    for kind in ("cpu", "cuda") if gpus else ("cpu",):
         names = ", ".join(e.name for e in engines_for(kind))
         yield Finding(f"engines for {kind}", names or "none", "" if names else f"any plan on {kind}")
-    yield Finding("engines in all", str(len(all_engines())))
+    yield Finding("engines known", ", ".join(e.name for e in all_engines()))
 
 
 def findings() -> list[Finding]:

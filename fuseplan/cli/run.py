@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, TracebackType
 from typing import Annotated
 
 import typer
@@ -75,13 +75,28 @@ def _run_file(file: Path) -> None:
     exec(code, main.__dict__)  # running the user's program is the command
 
 
+def _is_of_runpy(trace: TracebackType) -> bool:
+    return bool(trace.tb_frame.f_globals.get("__name__") == "runpy")
+
+
+def _show_program_only(kind: type[BaseException], problem: BaseException, trace: TracebackType | None) -> None:
+    """An excepthook without the frames that led to the program: the command's own and those of runpy."""
+    rest = trace
+    while rest is not None and rest.tb_frame.f_code.co_filename != __file__:
+        rest = rest.tb_next
+    while rest is not None and (rest.tb_frame.f_code.co_filename == __file__ or _is_of_runpy(rest)):
+        rest = rest.tb_next
+    sys.__excepthook__(kind, problem.with_traceback(rest), rest)
+
+
 def run(
     program: Annotated[str, typer.Argument(metavar="FILE_OR_MODULE", help="A Python file, or with -m a module.")],
     args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments of the program.")] = None,
-    is_module: Annotated[bool, typer.Option("-m", help="PROGRAM is the name of a module.")] = False,
+    is_module: Annotated[bool, typer.Option("-m", help="FILE_OR_MODULE is the name of a module.")] = False,
 ) -> None:
     """Run a program that says `import cudnn` against fuseplan."""
     install_alias()
+    sys.excepthook = _show_program_only
     sys.argv = [program, *(args or [])]
     if is_module:
         sys.path.insert(0, str(Path.cwd()))

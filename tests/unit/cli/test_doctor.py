@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
+import fuseplan
 from fuseplan import settings
 from fuseplan.cli import doctor
 from fuseplan.cli.main import app
@@ -16,6 +17,12 @@ def test_doctor_reports_every_subject() -> None:
     subjects = {f.subject for f in doctor.findings()}
     assert {"Python", "numpy", "torch", "C compiler", "Python headers", "dispatcher", "kernel cache", "CPU"} <= subjects
     assert "engines for cpu" in subjects
+    assert ("engines for cuda" in subjects) == ("GPU" not in subjects)  # the row says that there is none
+
+
+def test_version_is_that_of_the_package() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert done.exit_code == 0 and done.output == f"fuseplan {fuseplan.__version__}\n"
 
 
 def test_doctor_without_compiler_says_what_is_lost() -> None:

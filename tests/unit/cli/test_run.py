@@ -77,6 +77,26 @@ def test_run_program_that_raises_shows_its_traceback_and_exits_with_one(tmp_path
     assert "KeyError: 'from the program'" in done.stderr and "bad.py" in done.stderr
 
 
+@pytest.mark.parametrize("form", [("bad.py",), ("-m", "bad")], ids=" ".join)
+def test_run_traceback_starts_in_the_program(form: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("def f():\n    import cudnn.no_such_part\nf()\n")
+    done = run_command("run", *form, cwd=tmp_path)
+    assert done.returncode == 1
+    first, frame, *_ = done.stderr.splitlines()
+    assert first.startswith("Traceback") and "bad.py" in frame and "line 3" in frame, done.stderr
+    assert "typer" not in done.stderr and "runpy" not in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: No module named 'cudnn.no_such_part': fuseplan has no 'no_such_part' yet"
+    )
+
+
+def test_run_program_that_does_not_compile_shows_the_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("def f(:\n")
+    done = run_command("run", "bad.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0].strip() == 'File "bad.py", line 1', done.stderr
+
+
 def test_run_missing_file_says_so(tmp_path: Path) -> None:
     done = run_command("run", "nowhere.py", cwd=tmp_path)
     assert done.returncode == 2
