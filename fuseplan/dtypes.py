@@ -47,7 +47,8 @@ class DType:
 
     def holds(self, value: float) -> bool:
         """Whether an integer type has this value."""
-        return isfinite(value) and value == int(value) and self.low <= int(value) <= self.high
+        is_whole = isinstance(value, int) or (isfinite(value) and value == int(value))
+        return is_whole and self.low <= int(value) <= self.high
 
     def __repr__(self) -> str:
         return self.name

@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any
 
 from fuseplan.api import enums
+from fuseplan.api.arguments import to_int
 from fuseplan.api.arrays import is_array
 from fuseplan.api.datatypes import is_data_type, to_enum
 from fuseplan.api.tensor import Tensor, to_ints
@@ -180,19 +181,13 @@ def _converter(attr: Attr, op: str) -> Convert:
         return partial(to_enum, kind=getattr(enums, attr.kind[5:]), what=what)
     if attr.kind == "ints":
         return partial(to_ints, what=what)
-    return partial({"float": _to_float, "int": _to_int, "bool": _to_bool}[attr.kind], what=what)
+    return partial({"float": _to_float, "int": to_int, "bool": _to_bool}[attr.kind], what=what)
 
 
 def _to_float(value: object, what: str) -> float:
     if isinstance(value, bool) or not hasattr(value, "__float__") or isinstance(value, Tensor):
         raise ArgumentError(f"{what} must be a float, not {value!r}", fix="pass a number")
     return float(value)
-
-
-def _to_int(value: object, what: str) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ArgumentError(f"{what} must be an int, not {value!r}", fix="pass an int")
-    return int(value.__index__())
 
 
 def _to_bool(value: object, what: str) -> bool:

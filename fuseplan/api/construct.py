@@ -13,10 +13,8 @@ from fuseplan.api.binding import CallForm
 from fuseplan.api.datatypes import to_dtype, to_enum
 from fuseplan.api.node import Node
 from fuseplan.api.state import GraphState
-from fuseplan.api.tensor import Tensor, to_ints
+from fuseplan.api.tensor import Tensor
 from fuseplan.errors import ArgumentError, InvalidGraphError
-
-_INT32 = range(-(2**31), 2**31)
 
 
 class Construction(GraphState):
@@ -44,7 +42,13 @@ class Construction(GraphState):
         """
         made = self._new_tensor(name or f"tensor_{self.number('tensor')}")
         with self._whole(len(self.tensor_list) - 1):
-            _declare(made, dim, stride, data_type, is_virtual, is_pass_by_value)
+            made.set_dim(dim)
+            if stride is not None:
+                made.set_stride(stride)
+            made._dtype = to_dtype(data_type, f"data_type of tensor {made._name!r}")
+            made._is_virtual, made._is_pass_by_value = bool(is_virtual), bool(is_pass_by_value)
+            if is_virtual and made._dtype is None:
+                made._dtype = self.intermediate_dtype
             if uid is not None and uid != -1:
                 made.set_uid(uid)
             if ragged_offset is not None:
@@ -120,12 +124,12 @@ class Construction(GraphState):
         number = _to_scalar(value, name)
         made = self._new_tensor(name)
         made._value = number
-        if isinstance(made._value, bool):
-            made._dtype = dtypes.BOOLEAN
-        elif isinstance(made._value, int):
-            made._dtype = dtypes.INT32 if made._value in _INT32 else dtypes.INT64
-        else:
+        if isinstance(number, float):
             made._dtype = dtypes.FLOAT
+        elif isinstance(number, bool):
+            made._dtype = dtypes.BOOLEAN
+        else:
+            made._dtype = dtypes.INT32 if dtypes.INT32.holds(number) else dtypes.INT64
         made._dim = made._stride = (1,)
         made._is_pass_by_value, made._is_constant = True, kind == "COMPILE_TIME_CONST"
         return made
@@ -134,7 +138,10 @@ class Construction(GraphState):
         self.touch("adding a tensor")
         if not isinstance(name, str):
             raise ArgumentError(f"name of a tensor must be a str, not {name!r}", fix="pass name='...'")
-        made = Tensor(self, self.uids.take_next(), name)
+        return self._enter(name)
+
+    def _enter(self, name: str, *, is_result: bool = False) -> Tensor:
+        made = Tensor(self, self.uids.take_next(), name, is_result=is_result)
         self.uids.add(made)
         self.tensor_list.append(made)
         return made
@@ -182,10 +189,7 @@ class Construction(GraphState):
         made: dict[str, Tensor] = {}
         for port, label in form.results:
             if port not in left_out:
-                result = Tensor(self, self.uids.take_next(), f"{node.name}::{label}", is_result=True)
-                self.uids.add(result)
-                self.tensor_list.append(result)
-                made[port] = node.outputs[port] = result
+                made[port] = node.outputs[port] = self._enter(f"{node.name}::{label}", is_result=True)
         for port in form.given_results:
             if bound.get(port) is not None:
                 node.outputs[port] = self._adopt(bound[port], node, port)
@@ -209,24 +213,6 @@ class Construction(GraphState):
         made = self._wrap_array(value, f"{node.name}::{port}", False)
         self.default_buffers[made] = value
         return made
-
-
-def _declare(
-    made: Tensor,
-    dim: Iterable[int],
-    stride: Iterable[int] | None,
-    data_type: object,
-    is_virtual: bool,
-    is_pass_by_value: bool,
-) -> None:
-    """Set the fields that every tensor has."""
-    made._dim = to_ints(dim, f"dim of tensor {made._name!r}") or None
-    if stride is not None:
-        made._stride = to_ints(stride, f"stride of tensor {made._name!r}") or None
-    made._dtype = to_dtype(data_type, f"data_type of tensor {made._name!r}")
-    made._is_virtual, made._is_pass_by_value = bool(is_virtual), bool(is_pass_by_value)
-    if is_virtual and made._dtype is None:
-        made._dtype = made._graph.intermediate_dtype
 
 
 def _set_out_dims(node: Node, dims: Any, returned: tuple[str, ...]) -> None:

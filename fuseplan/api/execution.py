@@ -103,9 +103,9 @@ class Execution(Runners):
     ) -> int:
         """Bytes of workspace that the selected plan needs. Raises GraphStateError before a build."""
         check_handle(handle, is_optional=True)
-        built = self.need_built()
-        overrides = to_overrides(override_uids, override_shapes, override_strides)
-        return self.sibling_plan(built, overrides)[0].workspace_bytes if overrides else built.workspace_bytes
+        self.need_built()
+        index = self.selected
+        return self.get_workspace_size_plan_at_index(index, handle, override_uids, override_shapes, override_strides)
 
     def get_workspace_size_plan_at_index(
         self,

@@ -30,7 +30,7 @@ class DeviceInfo:
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
-        self._device = cpu_device() if ordinal == CPU_ORDINAL else device_of(f"cuda:{ordinal}")
+        self._device = device_at(ordinal)
 
     @property
     def compute_capability(self) -> tuple[int, int]:
@@ -94,12 +94,22 @@ class Handle:
     @property
     def target(self) -> Device:
         """The device as the planner sees it."""
-        return cpu_device() if self._ordinal == CPU_ORDINAL else device_of(f"cuda:{self._ordinal}")
+        return device_at(self._ordinal)
 
     def __repr__(self) -> str:
         place = "cpu" if self._ordinal == CPU_ORDINAL else f"cuda:{self._ordinal}"
         state = "destroyed" if self.backend_handle is None else f"stream {self.stream:#x}"
         return f"Handle({place}, {state})"
+
+
+def device_at(ordinal: int) -> Device:
+    """The device with this ordinal. Raises DeviceError if there is none."""
+    return cpu_device() if ordinal == CPU_ORDINAL else device_of(f"cuda:{ordinal}")
+
+
+def ordinal_of(device: Device) -> int:
+    """The ordinal of a device, -1 for the CPU."""
+    return CPU_ORDINAL if device.kind == "cpu" else device.index
 
 
 def create_handle(device: str | None = None) -> Handle:
@@ -114,8 +124,7 @@ def create_handle(device: str | None = None) -> Handle:
     if device is not None:
         if not isinstance(device, str):
             raise ArgumentError(f"device must be a str, not {device!r}", fix='pass "cpu", "cuda" or "cuda:1"')
-        target = device_of(device)
-        ordinal = CPU_ORDINAL if target.kind == "cpu" else target.index
+        ordinal = ordinal_of(device_of(device))
     made = Handle(next(_serials), ordinal)
     engines_for(made.target.kind)
     return made
@@ -175,15 +184,13 @@ def default_handle(device: Device) -> Handle:
     held: dict[tuple[str, int], Handle] = _per_thread.__dict__.setdefault("handles", {})
     handle = held.get((device.kind, device.index))
     if handle is None or handle.backend_handle is None:
-        ordinal = CPU_ORDINAL if device.kind == "cpu" else device.index
-        handle = held[device.kind, device.index] = Handle(next(_serials), ordinal)
+        handle = held[device.kind, device.index] = Handle(next(_serials), ordinal_of(device))
     return handle
 
 
 def destroy_default_handles() -> None:
     """Destroy this thread's default handles."""
-    held: dict[tuple[str, int], Handle] = _per_thread.__dict__.pop("handles", {})
-    for handle in held.values():
+    for handle in _per_thread.__dict__.pop("handles", {}).values():
         destroy_handle(handle)
 
 
@@ -216,8 +223,7 @@ def resolve_device(handle: Handle | None, options: Mapping[str, Any]) -> Device:
     elif named is not None:
         device = create_handle(named).target
     else:
-        ordinal = current_ordinal()
-        device = cpu_device() if ordinal == CPU_ORDINAL else cuda_devices()[ordinal]
+        device = device_at(current_ordinal())
     if device.kind == "cuda" and options["sm_version"]:
         device = replace(device, arch=f"sm_{int(options['sm_version'])}")
     if options["sm_count"]:

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fuseplan.api import enums
+from fuseplan.api.arguments import to_int
 from fuseplan.api.filters import bar_names, bar_notes, need_notes
 from fuseplan.api.knobs import by_type, knob, ranges
 from fuseplan.api.planning import Planning
-from fuseplan.errors import ArgumentError, GraphStateError, PlanIndexError
+from fuseplan.errors import GraphStateError, PlanIndexError
 
 if TYPE_CHECKING:
     from fuseplan.plan.plan import BuiltPlan
@@ -89,9 +90,7 @@ class PlanQueries(Planning):
 
     def deselect_workspace_greater_than(self, workspace_limit: int) -> PlanQueries:
         """Bar plans that need more workspace than this, in bytes."""
-        if isinstance(workspace_limit, bool) or not hasattr(workspace_limit, "__index__"):
-            raise ArgumentError(f"workspace_limit must be an int, not {workspace_limit!r}", fix="pass bytes")
-        limit = self.workspace_limit = int(workspace_limit)
+        limit = self.workspace_limit = to_int(workspace_limit, "workspace_limit", "pass bytes")
         for index, built in list(self.built.items()):
             if built.workspace_bytes > limit:
                 self.need_entry(index).barred = f"it needs {built.workspace_bytes} bytes of workspace, over {limit}"

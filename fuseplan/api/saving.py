@@ -10,6 +10,7 @@ from fuseplan.api.inspection import Inspection
 from fuseplan.api.version import __version__
 from fuseplan.errors import ArgumentError, GraphStateError, cudnnGraphNotSupportedError
 from fuseplan.plan import plan_file
+from fuseplan.plan.planner import Entry
 
 if TYPE_CHECKING:
     from fuseplan.plan.plan import BuiltPlan
@@ -71,36 +72,20 @@ class LoadedPlans:
     """The list of a graph that was loaded: one plan, index 0. Stands in for a PlanList."""
 
     def __init__(self, plan: BuiltPlan) -> None:
-        self.graph, self.device = plan.graph, plan.device
-        self.entries = [LoadedEntry(plan)]
+        self.plan, self.graph, self.device = plan, plan.graph, plan.device
+        self.entries = [Entry(plan.name, plan.engine_name, plan.engine_id, plan.knobs, 0.0, ())]
         self.refusals: list[str] = []
 
     def build(self, index: int) -> BuiltPlan:
-        return self.entries[index].built
+        del index
+        return self.plan
 
     def append(self, engine_id: int, knobs: dict[str, int]) -> int:
         del engine_id, knobs
         raise GraphStateError("a loaded graph holds one plan and no nodes to plan anew", fix="build the graph itself")
 
     def explain(self) -> str:
-        plan = self.entries[0].built
-        return f"graph {self.graph.name!r} on {self.device}: loaded from a plan file\n   0 {plan.name}"
-
-
-class LoadedEntry:
-    """The entry of a loaded plan."""
-
-    behavior_notes: tuple[str, ...] = ()
-    numeric_notes: tuple[str, ...] = ()
-
-    def __init__(self, plan: BuiltPlan) -> None:
-        self.built, self.barred = plan, ""
-        self.name, self.engine_id, self.engine_name, self.knobs = (
-            plan.name,
-            plan.engine_id,
-            plan.engine_name,
-            plan.knobs,
-        )
+        return f"graph {self.graph.name!r} on {self.device}: loaded from a plan file\n   0 {self.plan.name}"
 
 
 def _deserialize_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Handle | None, Any, bool]:

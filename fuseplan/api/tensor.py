@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fuseplan.api import enums
+from fuseplan.api.arguments import to_int
 from fuseplan.api.datatypes import to_dtype, to_enum, to_member
 from fuseplan.dtypes import DType
 from fuseplan.errors import ArgumentError, InvalidGraphError
@@ -161,9 +162,7 @@ class Tensor(TensorFields):
     def set_uid(self, uid: int) -> Tensor:
         """Name the tensor by a uid of the user's; an automatic holder of it moves away."""
         self._graph.touch("set_uid", self)
-        if isinstance(uid, bool) or not hasattr(uid, "__index__"):
-            raise ArgumentError(f"uid of tensor {self._name!r} must be an int, not {uid!r}", fix="pass an int")
-        self._graph.uids.claim(self, uid.__index__())
+        self._graph.uids.claim(self, to_int(uid, f"uid of tensor {self._name!r}"))
         return self
 
     def set_name(self, name: str) -> Tensor:
@@ -261,8 +260,7 @@ tensor = Tensor
 
 
 def _at_least_one(value: int, what: str) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ArgumentError(f"{what} must be an int, not {value!r}", fix="pass an int of at least 1")
-    if value < 1:
-        raise InvalidGraphError(f"{what} is {value}", fix="it must be at least 1")
-    return value.__index__()
+    number = to_int(value, what, "pass an int of at least 1")
+    if number < 1:
+        raise InvalidGraphError(f"{what} is {number}", fix="it must be at least 1")
+    return number

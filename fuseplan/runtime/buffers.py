@@ -114,6 +114,11 @@ def is_row_major(dim: Sequence[int], stride: Sequence[int]) -> bool:
     return True
 
 
+def _dense(dim: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides without gaps, last axis fastest."""
+    return tuple(math.prod(dim[i + 1 :]) for i in range(len(dim)))
+
+
 def _of_torch(t: Any) -> View:
     """A torch tensor, or another object with ``data_ptr()`` and possibly torch's attributes."""
     if getattr(t, "is_sparse", False) or getattr(t, "is_quantized", False) or str(getattr(t, "layout", "")) not in (
@@ -146,13 +151,14 @@ def _api_name(name: str) -> str:
 
 def _of_numpy(a: np.ndarray[Any, Any]) -> View:
     return View(
-        a.ctypes.data,
-        span_bytes(a.shape, a.strides, 8) - 1 + a.itemsize if a.size else 0,
-        _numpy_name(a.dtype),
-        "cpu",
-        readonly=not a.flags.writeable,
-        contiguous=bool(a.flags.c_contiguous),
-    )
+        a.ctypes.data, _span_of_strides(a.shape, a.strides, a.itemsize), _numpy_name(a.dtype), "cpu",
+        readonly=not a.flags.writeable, contiguous=bool(a.flags.c_contiguous),
+    )  # fmt: skip
+
+
+def _span_of_strides(dim: Sequence[int], stride: Sequence[int], itemsize: int) -> int:
+    """`span_bytes` for strides in bytes."""
+    return 0 if 0 in dim else span_bytes(dim, stride, 8) - 1 + itemsize
 
 
 def _numpy_name(t: np.dtype[Any]) -> str:
@@ -170,11 +176,11 @@ def _of_interface(facts: dict[str, Any], place: str, keep: object = None) -> Vie
             fix="pass an array of a plain number type",
         ) from problem
     dim = tuple(facts["shape"])
-    stride = facts.get("strides") or tuple(dtype.itemsize * math.prod(dim[i + 1 :]) for i in range(len(dim)))
+    stride = facts.get("strides") or tuple(dtype.itemsize * s for s in _dense(dim))
     elements = tuple(s // max(1, dtype.itemsize) for s in stride)
     return View(
         int(address or 0),
-        span_bytes(dim, stride, 8) - 1 + dtype.itemsize if 0 not in dim else 0,
+        _span_of_strides(dim, stride, dtype.itemsize),
         None if dtype.kind == "V" else _numpy_name(dtype),
         place,
         -1 if place == "cuda" else 0,  # this protocol does not name the device
@@ -204,28 +210,18 @@ def _format_name(code: str, itemsize: int) -> str:
 
 class _DLTensor(ctypes.Structure):
     _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
         ("byte_offset", ctypes.c_uint64),
-    ]
+    ]  # fmt: skip
 
 
 class _Versioned(ctypes.Structure):
     _fields_ = [
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", _DLTensor),
-    ]
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("tensor", _DLTensor),
+    ]  # fmt: skip
 
 
 def _of_dlpack(buffer: Any) -> View:
@@ -254,8 +250,7 @@ def _of_dlpack(buffer: Any) -> View:
     else:
         tensor = _DLTensor.from_address(pointer(capsule, b"dltensor"))
     dim = tuple(tensor.shape[i] for i in range(tensor.ndim))
-    dense = tuple(math.prod(dim[i + 1 :]) for i in range(len(dim)))
-    stride = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else dense
+    stride = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else _dense(dim)
     bits = tensor.bits * tensor.lanes
     name = _DL_NAMES.get((tensor.code, tensor.bits), "") if tensor.lanes == 1 else ""
     return View(

@@ -74,12 +74,7 @@ class Driver:
 
     def call(self, function: str, *args: Any) -> None:
         """Call a driver function. Raises DeviceError if it is missing or does not return success."""
-        try:
-            entry = getattr(self.library, function)
-        except AttributeError as problem:
-            raise DeviceError(
-                f"the CUDA driver has no function '{function}'", fix="update the driver to CUDA 12 or newer"
-            ) from problem
+        entry = self._entry(function)
         entry.restype = ctypes.c_int
         code = entry(*args)
         if code:
@@ -100,8 +95,11 @@ class Driver:
 
     def address(self, function: str) -> int:
         """Address of a driver function. Raises DeviceError if it is missing."""
+        return ctypes.cast(self._entry(function), ctypes.c_void_p).value or 0
+
+    def _entry(self, function: str) -> Any:
         try:
-            return ctypes.cast(getattr(self.library, function), ctypes.c_void_p).value or 0
+            return getattr(self.library, function)
         except AttributeError as problem:
             raise DeviceError(
                 f"the CUDA driver has no function '{function}'", fix="update the driver to CUDA 12 or newer"
@@ -233,13 +231,8 @@ def launch(
 
 def memset32(address: int, value: int, words: int, stream: int) -> None:
     """Fill 32-bit words of device memory, in order on the stream."""
-    driver().call(
-        "cuMemsetD32Async",
-        ctypes.c_uint64(address),
-        ctypes.c_uint(value & 0xFFFFFFFF),
-        ctypes.c_size_t(words),
-        ctypes.c_void_p(stream),
-    )
+    word, count = ctypes.c_uint(value & 0xFFFFFFFF), ctypes.c_size_t(words)
+    driver().call("cuMemsetD32Async", ctypes.c_uint64(address), word, count, ctypes.c_void_p(stream))
 
 
 def synchronize(stream: int, device_index: int = 0) -> None:

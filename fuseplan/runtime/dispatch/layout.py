@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fuseplan.errors import ArgumentError
 from fuseplan.runtime import artifacts, cuda
@@ -11,9 +12,8 @@ from fuseplan.runtime.launch import Launch, LaunchKind, Patch, PatchKind, Progra
 _ALIGN = 64  # of each block: tensor maps ask for it
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One launch, with offsets into the frame.
+class Step(NamedTuple):
+    """One launch, with offsets into the frame; the native dispatcher reads it in this order (module.c).
 
     Args:
         kind, label: as in the launch

@@ -73,30 +73,14 @@ def _load() -> Any:
 
 def make(binder: Binder, frame: Frame) -> Any:
     """A native dispatcher for the program of `binder`."""
-    program = binder.program
-    slots = tuple(
-        _slot(slot, keys, default, accepted)
-        for slot, keys, default, accepted in zip(
-            binder.slots, binder.keys, binder.defaults, binder.accepted, strict=True
-        )
-    )
-    steps = tuple(
-        (int(s.kind), s.label, s.block, s.patches, s.function, s.params, s.config, s.memset, s.call)
-        for s in frame.steps
-    )
+    p = binder.program
+    slots = tuple(map(_slot, binder.slots, binder.keys, binder.defaults, binder.accepted))
+    driver = _driver_addresses(p.device_index) if frame.uses_driver else None
+    hooks = (binder.collect, binder.resolve, binder.resolve_workspace, fail)
     return module().Dispatcher(
-        slots,
-        steps,
-        frame.image,
-        program.workspace_bytes,
-        program.workspace_alignment,
-        program.device_kind == "cuda",
-        program.device_index,
-        bool(frame.rereads),
-        _driver_addresses(program.device_index) if frame.uses_driver else None,
-        (binder.collect, binder.resolve, binder.resolve_workspace, fail),
-        binder.known_keys,
-    )
+        slots, frame.steps, frame.image, p.workspace_bytes, p.workspace_alignment, p.device_kind == "cuda",
+        p.device_index, bool(frame.rereads), driver, hooks, binder.known_keys,
+    )  # fmt: skip
 
 
 def fail(code: int, label: str) -> None:
@@ -108,18 +92,9 @@ def _slot(slot: Slot, keys: tuple[object, ...], default: object, accepted: tuple
     types = tuple(code | bits << 8 for code, bits in (buffers.DL_TYPES[n] for n in accepted if n in buffers.DL_TYPES))
     formats = "".join(_FORMATS.get(name, "") for name in accepted)
     return (
-        keys,
-        default,
-        slot.value,
-        types,
-        formats,
-        slot.dtype.itemsize,
-        slot.span_bytes,
-        _PLACES[slot.place],
-        slot.device_index,
-        slot.is_output,
-        slot.alignment,
-    )
+        keys, default, slot.value, types, formats, slot.dtype.itemsize, slot.span_bytes, _PLACES[slot.place],
+        slot.device_index, slot.is_output, slot.alignment,
+    )  # fmt: skip
 
 
 def _driver_addresses(index: int) -> tuple[int, ...]:
