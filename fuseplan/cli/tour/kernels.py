@@ -9,7 +9,7 @@ import numpy as np
 
 import fuseplan
 from fuseplan.cli.tour import formulas
-from fuseplan.cli.tour.stage import Outcome, Stage, TourError, plan_name, stride_of
+from fuseplan.cli.tour.stage import Outcome, Stage, TourError, stride_of
 from fuseplan.errors import ToolchainError, cudnnGraphNotSupportedError
 
 #: (N, C, H, W, K) of the 3x3 convolution; (batch, M, K, N) of the matmul; (b, h, s, d) of attention.
@@ -50,23 +50,15 @@ def conv_fusion(stage: Stage) -> Outcome:
     stage.say("problem", f"N{n} C{c} {height}x{width}, K{k} 3x3, pad 1, {stage.io.name}, channels-last")
     x, w, b, y = conv_buffers(stage, n)
     g, pack = conv_graph(stage, x, w, b, y, "conv_bias_relu")
-    g.build()
-    workspace = stage.workspace(g.get_workspace_size())
-    stage.say("plan", plan_name(g))
-    g.execute(pack, workspace, handle=stage.handle)
-    stage.wait()
     want = formulas.conv_bias_relu(stage.host(x), stage.host(w), stage.host(b), pad=1)
-    error = stage.compare(g, pack, list(pack)[-1], want)
-    ms = stage.time(lambda: g.execute(pack, workspace, handle=stage.handle))
 
     def in_torch(torch: Any) -> Any:
         tx, tw, tb = stage.as_torch(x), stage.as_torch(w), stage.as_torch(b).flatten()
         return lambda: torch.relu(torch.nn.functional.conv2d(tx, tw, tb, padding=1))
 
-    torch_ms = stage.time_torch(in_torch)
-    stage.report(ms, torch_ms, 2.0 * n * k * c * 9 * height * width)
-    stage.kept["conv"] = (g, pack, workspace, want)
-    return Outcome(error, ms, torch_ms, plan_name(g))
+    found = stage.measure(g, pack, {list(pack)[-1]: want}, in_torch, 2.0 * n * k * c * 9 * height * width)
+    stage.kept["conv"] = (g, pack, stage.workspace(g.get_workspace_size()), want)
+    return found
 
 
 def autotuning(stage: Stage) -> Outcome:
@@ -123,25 +115,16 @@ def matmul_epilogue(stage: Stage) -> Outcome:
     act.set_output(True).set_name("y")
     top = g.reduction(input=act, mode=fuseplan.reduction_mode.AMAX)
     top.set_output(True).set_name("amax").set_data_type(flt).set_dim([1, 1, 1]).set_stride([1, 1, 1])
-    g.build()
-    workspace = stage.workspace(g.get_workspace_size())
-    stage.say("plan", plan_name(g))
     pack = {ta: a, tb: b, tbias: bias, talpha: alpha, act: y, top: amax}
-    g.execute(pack, workspace, handle=stage.handle)
-    stage.wait()
     want = formulas.matmul_gelu(stage.host(a), stage.host(b), ALPHA, stage.host(bias))
-    error = stage.compare(g, pack, act, want)
-    error = max(error, stage.compare(g, pack, top, np.max(np.abs(want)).reshape(1, 1, 1)))
-    ms = stage.time(lambda: g.execute(pack, workspace, handle=stage.handle))
 
     def in_torch(torch: Any) -> Any:
         xa, xb, xbias = stage.as_torch(a), stage.as_torch(b), stage.as_torch(bias).expand(batch, m, n)
         gelu = torch.nn.functional.gelu
         return lambda: gelu(torch.baddbmm(xbias, xa, xb, alpha=ALPHA)).abs().amax()
 
-    torch_ms = stage.time_torch(in_torch)
-    stage.report(ms, torch_ms, 2.0 * batch * m * n * k)
-    return Outcome(error, ms, torch_ms, plan_name(g))
+    wanted = {act: want, top: np.max(np.abs(want)).reshape(1, 1, 1)}
+    return stage.measure(g, pack, wanted, in_torch, 2.0 * batch * m * n * k)
 
 
 def causal_attention(stage: Stage) -> Outcome:
@@ -155,20 +138,10 @@ def causal_attention(stage: Stage) -> Outcome:
     tq, tk, tv = stage.tensor(g, q, "q"), stage.tensor(g, k, "k"), stage.tensor(g, v, "v")
     out, _ = g.sdpa(q=tq, k=tk, v=tv, is_inference=True, attn_scale=scale, use_causal_mask=True, name="sdpa")
     out.set_output(True).set_name("o").set_dim([b, h, s, d]).set_stride([h * s * d, s * d, d, 1])
-    g.build()
-    workspace = stage.workspace(g.get_workspace_size())
-    stage.say("plan", plan_name(g))
-    pack = {tq: q, tk: k, tv: v, out: o}
-    g.execute(pack, workspace, handle=stage.handle)
-    stage.wait()
     want = formulas.causal_attention(stage.host(q), stage.host(k), stage.host(v), scale)
-    error = stage.compare(g, pack, out, want)
-    ms = stage.time(lambda: g.execute(pack, workspace, handle=stage.handle))
 
     def in_torch(torch: Any) -> Any:
         xq, xk, xv = (stage.as_torch(t) for t in (q, k, v))
         return lambda: torch.nn.functional.scaled_dot_product_attention(xq, xk, xv, is_causal=True, scale=scale)
 
-    torch_ms = stage.time_torch(in_torch)
-    stage.report(ms, torch_ms, 2.0 * b * h * s * s * d)
-    return Outcome(error, ms, torch_ms, plan_name(g))
+    return stage.measure(g, {tq: q, tk: k, tv: v, out: o}, {out: want}, in_torch, 2.0 * b * h * s * s * d)

@@ -40,12 +40,8 @@ def save_and_load(stage: Stage) -> Outcome:
     """A built plan as bytes, loaded into an empty graph and run by uid."""
     batch, m, k, n = SAVED[stage.size]
     stage.say("problem", f"({batch}, {m}, {k}) x ({batch}, {k}, {n}), {stage.io.name}")
-    a, b, c, again = (
-        stage.normal(batch, m, k),
-        stage.normal(batch, k, n),
-        stage.empty(batch, m, n),
-        stage.empty(batch, m, n),
-    )
+    a, b = stage.normal(batch, m, k), stage.normal(batch, k, n)
+    c, again = stage.empty(batch, m, n), stage.empty(batch, m, n)
     g = stage.graph("saved_matmul")
     ta, tb = stage.tensor(g, a, "a").set_uid(UID_A), stage.tensor(g, b, "b").set_uid(UID_B)
     tc = g.matmul(A=ta, B=tb).set_output(True).set_name("c").set_uid(UID_C)
@@ -53,8 +49,7 @@ def save_and_load(stage: Stage) -> Outcome:
     g.build()
     built_ms = (time.perf_counter() - before) * 1e3
     pack = {ta: a, tb: b, tc: c}
-    g.execute(pack, stage.workspace(g.get_workspace_size()), handle=stage.handle)
-    stage.wait()
+    stage.run(g, pack)
     error = stage.compare(g, pack, tc, formulas.matmul(stage.host(a), stage.host(b)))
 
     blob = g.serialize()
@@ -62,9 +57,7 @@ def save_and_load(stage: Stage) -> Outcome:
     loaded = fuseplan.pygraph(handle=stage.handle)
     loaded.deserialize(stage.handle, blob)
     loaded_ms = (time.perf_counter() - before) * 1e3
-    workspace = stage.workspace(loaded.get_workspace_size())
-    loaded.execute({UID_A: a, UID_B: b, UID_C: again}, workspace, handle=stage.handle)
-    stage.wait()
+    stage.run(loaded, {UID_A: a, UID_B: b, UID_C: again})
     if not np.array_equal(stage.host(c), stage.host(again)):
         raise TourError("the loaded plan's result differs from the saved one's")
     stage.say("saved plan", f"{len(blob)} bytes; loaded by uid, the same result bit for bit")
@@ -84,8 +77,7 @@ def dynamic_shapes(stage: Stage) -> Outcome:
         before = time.perf_counter()
         g.build()
         taken.append((time.perf_counter() - before) * 1e3)
-        g.execute(pack, stage.workspace(g.get_workspace_size()), handle=stage.handle)
-        stage.wait()
+        stage.run(g, pack)
         want = formulas.conv_bias_relu(stage.host(x), stage.host(w), np.zeros((1, k, 1, 1)), pad=1)
         stage.say(f"N = {n}", f"built in {taken[-1]:.1f} ms, {plan_name(g)}")
         worst = max(worst, stage.compare(g, pack, list(pack)[-1], want))

@@ -172,21 +172,33 @@ class Stage:
         if self.is_cuda:
             self.torch.cuda.synchronize()
 
-    def report(self, ms: float, torch_ms: float | None, flops: float = 0.0) -> None:
-        """Print a time beside PyTorch's."""
-        rate = f", {flops / ms / 1e6:.0f} GFLOP/s" if flops else ""
-        self.say("time", f"{ms:.3f} ms{rate}")
-        if torch_ms is None:
+    def run(self, graph: Any, pack: Mapping[Any, Any]) -> None:
+        """Run a built graph once and wait for it."""
+        graph.execute(pack, self.workspace(graph.get_workspace_size()), handle=self.handle)
+        self.wait()
+
+    def measure(self, graph: Any, pack: Mapping[Any, Any], wanted: Mapping[Any, Any],
+                make_torch: Callable[[Any], Callable[[], object]], flops: float) -> Outcome:  # fmt: skip
+        """Build and run a graph, compare its results, time it, and print the time beside PyTorch's.
+
+        Args:
+            wanted: results as the tour's own formulas give them
+            make_torch: the same work as a call, made with PyTorch
+        """
+        graph.build()
+        self.say("plan", plan_name(graph))
+        self.run(graph, pack)
+        error = max(self.compare(graph, pack, result, formula) for result, formula in wanted.items())
+        workspace, torch_ms = self.workspace(graph.get_workspace_size()), None
+        ms = self.time(lambda: graph.execute(pack, workspace, handle=self.handle))
+        self.say("time", f"{ms:.3f} ms, {flops / ms / 1e6:.0f} GFLOP/s")
+        if self.torch is None:
             self.say("PyTorch", "not installed")
         else:
+            with self.torch.inference_mode():
+                torch_ms = self.time(make_torch(self.torch))
             self.say("PyTorch", f"{torch_ms:.3f} ms, {torch_ms / ms:.2f} times as long")
-
-    def time_torch(self, make: Callable[[Any], Callable[[], object]]) -> float | None:
-        """Time of the same work in PyTorch, None where it is not installed."""
-        if self.torch is None:
-            return None
-        with self.torch.inference_mode():
-            return self.time(make(self.torch))
+        return Outcome(error, ms, torch_ms, plan_name(graph))
 
 
 def plan_name(graph: Any) -> str:
