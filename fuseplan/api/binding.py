@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from fuseplan.api import enums
 from fuseplan.api.arguments import to_int
@@ -38,7 +41,7 @@ _ONE_PADDING = {"padding", "pre_padding"}  # types do not tell these forms apart
 _MATCHES: dict[str, Matches] = {
     "float": _is_number,
     "int": lambda v: hasattr(v, "__index__") and not isinstance(v, bool),
-    "bool": lambda v: isinstance(v, bool),
+    "bool": lambda v: isinstance(v, (bool, np.bool_)),
     "ints": _is_ints,
     "any": lambda v: True,
 }
@@ -108,8 +111,10 @@ def bind(form: CallForm, args: tuple[object, ...], kwargs: dict[str, Any]) -> di
     bound = {name: value for name, value in kwargs.items() if value is not None}
     for name in bound:
         if name not in form.matches:
+            near = get_close_matches(name, form.matches, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
             raise ArgumentError(
-                f"{form.schema.name}() has no argument {name!r}", fix=f"it takes {', '.join(form.matches)}"
+                f"{form.schema.name}() has no argument {name!r}", fix=f"{hint}it takes {', '.join(form.matches)}"
             )
     if not args:
         return bound
@@ -191,6 +196,6 @@ def _to_float(value: object, what: str) -> float:
 
 
 def _to_bool(value: object, what: str) -> bool:
-    if isinstance(value, bool) or (hasattr(value, "__index__") and value in (0, 1)):
+    if isinstance(value, (bool, np.bool_)) or (hasattr(value, "__index__") and value in (0, 1)):
         return bool(value)
     raise ArgumentError(f"{what} must be True or False, not {value!r}", fix="pass a bool")

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 from fuseplan import dtypes
 from fuseplan.errors import InvalidGraphError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import AttrValue, DraftNode, DraftTensor, packed_stride
@@ -35,6 +37,7 @@ _UNAVAILABLE_ATTRS = {  # attribute -> option as the caller knows it
 
 def _prepare(bound: dict[str, Any]) -> None:
     """Map legacy and two-natured arguments to what nodes store."""
+    _prepare_flags(bound)
     _prepare_stats(bound)
     _prepare_band(bound)
     scale = bound.get("attn_scale")
@@ -51,10 +54,19 @@ def _prepare(bound: dict[str, Any]) -> None:
     bound["has_half_softmax"] = precision not in (None, "FLOAT", "NOT_SET") and not str(precision).endswith("float32")
 
 
+def _prepare_flags(bound: dict[str, Any]) -> None:
+    for name in ("is_inference", "generate_stats", "use_causal_mask", "use_causal_mask_bottom_right"):
+        value = bound.get(name)
+        if value is None:
+            continue
+        # an int may be a scale that came by position to one of the first two, and a causal mask in older programs
+        kinds = (bool, np.bool_) if name in ("is_inference", "generate_stats") else (bool, np.bool_, int)
+        if not isinstance(value, kinds) or value not in (0, 1):
+            raise _contradiction(f"{name} is {value!r}", "pass True or False")
+        bound[name] = bool(value)
+
+
 def _prepare_stats(bound: dict[str, Any]) -> None:
-    for name in ("is_inference", "generate_stats"):
-        if not isinstance(bound.get(name), bool | None):
-            raise _contradiction(f"{name} is {bound[name]!r}", "pass True or False")
     if bound.get("is_inference") is not None:
         if bound.get("generate_stats") is not None:
             raise _contradiction("is_inference and generate_stats are both given", "pass one of them")

@@ -175,6 +175,8 @@ GRAPHS = [
     v("op-without-input", lambda g: g.add(x(g, 2), name="plus").set_output(True),
         "'plus' .add.: input 'b' is missing", "b="),
     t("unknown-keyword", lambda g: g.relu(x(g, 2), slope=1.0), r"relu\(\) has no argument 'slope'", "negative_slope"),
+    t("misspelt-keyword", lambda g: g.relu(x(g, 2), lower_clp=1.0), "no argument 'lower_clp'",
+        "did you mean 'lower_clip'"),
     t("too-many-positional", lambda g: g.relu(x(g, 2), 1.0, 1.0, 1.0, None, "n", 1, 2, 3), r"relu\(\) takes at most",
         "order"),
     t("given-twice", lambda g: g.relu(x(g, 2), input=x(g, 2)), "'input' is given twice", "once"),

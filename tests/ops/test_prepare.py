@@ -6,6 +6,7 @@ import math
 from enum import Enum
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fuseplan.ops  # noqa: F401 - registers the ops
@@ -26,6 +27,8 @@ def prepared(op: str, **bound: Any) -> dict[str, Any]:
     [
         ({"use_causal_mask": True}, {"diagonal_alignment": "TOP_LEFT", "diagonal_band_right_bound": 0}),
         ({"use_causal_mask": False}, {}),
+        ({"use_causal_mask": np.True_}, {"diagonal_alignment": "TOP_LEFT", "diagonal_band_right_bound": 0}),
+        ({"use_causal_mask": 0, "generate_stats": np.True_}, {"generate_stats": True}),
         (
             {"use_causal_mask_bottom_right": True},
             {"diagonal_alignment": "BOTTOM_RIGHT", "diagonal_band_right_bound": 0},
@@ -54,6 +57,8 @@ def test_sdpa_arguments_become_stored_ones(bound: dict[str, Any], expected: dict
         {"sliding_window_length": 3, "diagonal_band_left_bound": 3},
         {"is_inference": True, "generate_stats": True},
         {"is_inference": 1},
+        {"use_causal_mask": "no"},
+        {"use_causal_mask_bottom_right": 2},
         {"attn_scale_prefolded": True, "attn_scale": 0.5},
     ],
 )
