@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fuseplan.engines.registry import GENERAL
 from fuseplan.ir.serialize import canonical_key
 from fuseplan.plan.assign import Assignment
 
@@ -19,7 +20,9 @@ def explain_plans(plans: PlanList) -> str:
     graph = plans.graph
     lines = [f"graph {graph.name!r} on {plans.device} ({plans.device.arch}): {len(graph.nodes)} nodes"]
     lines.append(f"canonical key {canonical_key(graph)[:16]}")
-    lines.append("ranking (estimates, nothing was timed):")
+    has_general = any(e.engine_name == GENERAL for e in plans.entries)
+    last = f"; {GENERAL}, which takes any graph, comes last" if has_general else ""
+    lines.append(f"ranking (estimates, nothing was timed{last}):")
     for k, e in enumerate(plans.entries):
         barred = f"  barred: {e.barred}" if e.barred else ""
         lines.append(f"  {k:>2} {e.name:<48} {e.estimate_us:>10.1f} us, {len(e.assignments)} region(s){barred}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fuseplan.errors import BindError, FuseplanError
+from fuseplan.errors import BindError, FuseplanError, MisalignedError
 from fuseplan.ir.graph import TensorSpec
 from fuseplan.ops.arrays import ArrayNamespace, numpy_dtype, numpy_namespace, torch_namespace
 from fuseplan.ops.evaluate import run_declared, run_judge
@@ -80,6 +80,8 @@ def autotune(plans: PlanList, make_runner: MakeRunner, pack: Mapping[int, Any], 
         progress: called after each candidate
     Returns:
         The table. After Ctrl-C it holds what was measured until then.
+    Raises:
+        BindError: a buffer is missing or does not fit; nothing was timed
     """
     bench = _Bench(plans, pack, stream)
     report = TuneReport()
@@ -116,7 +118,7 @@ class _Bench:
         self.inputs = {
             uid: self._view(uid, pack) for uid in self.graph.input_uids if self.graph.tensors[uid].value is None
         }
-        self.private = dict(pack)
+        self.given, self.private = dict(pack), dict(pack)
         self.outputs: dict[int, Any] = {}
         for uid in self.graph.output_uids:
             self.private[uid], self.outputs[uid] = self._private_output(self.graph.tensors[uid])
@@ -188,6 +190,7 @@ class _Bench:
             built = self.plans.build(index)
             runner = make_runner(built)
             workspace = self.workspace(built)
+            runner.bind(self.given, workspace, self.stream)  # what is wrong with the user's buffers comes up first
             for _ in range(2):  # the second run meets dirty outputs
                 runner.execute(self.private, workspace, self.stream)
             self.synchronise()
@@ -198,6 +201,8 @@ class _Bench:
             us = time_us(bound, self.synchronise)
             return TuneRow(index, entry.name, "right", us, built.workspace_bytes)
         except FuseplanError as e:
+            if isinstance(e, BindError) and not isinstance(e, MisalignedError):
+                raise  # the pack's fault, not the candidate's
             return TuneRow(index, entry.name, f"{type(e).__name__}: {str(e).splitlines()[0]}")
 
     def _wrong_output(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fuseplan.errors import BindError
 from fuseplan.ir.graph import Graph
 from fuseplan.plan.execute import Runner
 from fuseplan.plan.plan import BuiltPlan
@@ -51,6 +52,18 @@ def test_wrong_plan_is_never_chosen_and_is_named_in_the_table() -> None:
     assert report.best == len(plans.entries) - 1
     assert report.rows[0].outcome.startswith("wrong: output 't2'") and report.rows[0].us is None
     np.testing.assert_allclose(out.view, np.tanh(pack[1].astype(np.float64)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("which", ["input", "output"])
+def test_pack_that_does_not_fit_is_refused_before_anything_is_timed(which: str) -> None:
+    plans, pack, out = plans_and_pack()
+    (in_uid,), (out_uid,) = plans.graph.input_uids, plans.graph.output_uids
+    uid = in_uid if which == "input" else out_uid
+    rows: list[TuneRow] = []
+    for bad, words in ((np.zeros((16, 33)), "has DOUBLE"), (None, "no.* pack")):
+        with pytest.raises(BindError, match=rf"\(uid {uid}\).*{words}"):
+            autotune(plans, make_runner, {**pack, uid: bad}, None, 0, progress=lambda row, *_: rows.append(row))
+    assert rows == [] and len(set(out.inner)) == 1  # still the filling
 
 
 def test_nothing_is_chosen_when_every_plan_is_wrong_and_the_outputs_stay_untouched() -> None:
