@@ -31,31 +31,17 @@ def bar_names(parts: Iterable[str]) -> Filter:
     return reason
 
 
-def bar_notes(field: str, notes: Iterable[Enum]) -> Filter:
-    """Bar plans that have any of these notes; `field` names the notes' field of an entry."""
-    names = _names(notes)
-
-    def reason(entry: Entry) -> str:
-        hit = names & set(getattr(entry, field))
-        return f"it has the note {sorted(hit)[0]}" if hit else ""
-
-    return reason
-
-
-def need_notes(field: str, notes: Iterable[Enum]) -> Filter:
-    """Bar plans that lack any of these notes."""
-    names = _names(notes)
-
-    def reason(entry: Entry) -> str:
-        missing = names - set(getattr(entry, field))
-        return f"it lacks the note {sorted(missing)[0]}" if missing else ""
-
-    return reason
-
-
-def _names(notes: Iterable[Enum]) -> frozenset[str]:
+def by_notes(field: str, notes: Iterable[Enum], *, wanted: bool) -> Filter:
+    """Bar plans that lack any of these notes, or those that have any; `field` names the notes' field of an entry."""
     found = tuple(to_list(notes, "notes", "pass a list of members of a note enum"))
     for note in found:
         if not isinstance(note, Enum):
             raise ArgumentError(f"notes must be members of a note enum, not {note!r}", fix="pass a list of members")
-    return frozenset(note.name for note in found)
+    names = {note.name for note in found}
+
+    def reason(entry: Entry) -> str:
+        there = set(getattr(entry, field))
+        wrong = names - there if wanted else names & there
+        return f"it {'lacks' if wanted else 'has'} the note {min(wrong)}" if wrong else ""
+
+    return reason

@@ -12,7 +12,6 @@ from fuseplan.api.node import GraphContext, Node
 from fuseplan.api.tensor import Tensor
 from fuseplan.errors import InvalidGraphError
 from fuseplan.ir import serialize
-from fuseplan.ir.graph import Graph
 
 
 class Inspection(Execution):
@@ -110,38 +109,12 @@ class Inspection(Execution):
 
         Graphs with dynamic shapes leave dims and strides out.
         """
-        self.validate()
+        graph = self.validated()
         if self.options["is_dynamic_shape_enabled"]:
-            return int(self.structure_key()[:15], 16)
-        return int(sha256(serialize.dumps(self._need_graph()).encode()).hexdigest()[:15], 16)
+            return int(serialize.structure_key(graph)[:15], 16)
+        return int(sha256(serialize.dumps(graph).encode()).hexdigest()[:15], 16)
 
     @property
     def canonical_key(self) -> str:
         """Hex digest free of uids and names, for caches and files."""
-        self.validate()
-        return serialize.canonical_key(self._need_graph())
-
-    def structure_key(self, *, is_canonical: bool = False) -> str:
-        """Digest of the graph without dims and strides; ranks and the order of strides stay.
-
-        Args:
-            is_canonical: leave names and uids out as well
-        """
-        data = serialize.graph_to_json(self._need_graph())
-        number = {t["uid"]: i for i, t in enumerate(data["tensors"])} if is_canonical else {}
-        for tensor in data["tensors"]:
-            stride = tensor.pop("stride")
-            tensor["order"] = sorted(range(len(stride)), key=lambda i: (stride[i], -i))
-            tensor["rank"] = len(tensor.pop("dim"))
-            tensor["uid"] = number.get(tensor["uid"], tensor["uid"])
-        for node in data["nodes"]:
-            for side in ("inputs", "outputs"):
-                node[side] = {port: number.get(uid, uid) for port, uid in node[side].items()}
-        if is_canonical:
-            for part in (data, *data["tensors"], *data["nodes"]):
-                del part["name"]
-        return sha256(repr(data).encode()).hexdigest()
-
-    def _need_graph(self) -> Graph:
-        assert self.graph is not None  # validate() sets it or raises
-        return self.graph
+        return serialize.canonical_key(self.validated())

@@ -53,8 +53,7 @@ class Planning(Validation):
             )
         modes = _mode_names(heuristics)
         self.build_operation_graph()
-        assert self.graph is not None
-        plans = make_plans(self.graph, self.device, modes)
+        plans = make_plans(self.validated(), self.device, modes)
         if not plans.entries:
             raise _nothing_runs(self.name, f"on {self.device}", plans.refusals)
         self._adopt_plans(plans)
@@ -64,10 +63,9 @@ class Planning(Validation):
         engine_id = to_int(engine_id, "engine_id of create_execution_plan()")
         named = by_name(knobs)
         self.build_operation_graph()
-        assert self.graph is not None
         plans = self.plan_list
         if plans is None:
-            plans = make_plans(self.graph, self.device, ())
+            plans = make_plans(self.validated(), self.device, ())
             plans.entries.clear()  # a list that was asked for nothing still holds the general plan
         plans.append(engine_id, named)
         self._adopt_plans(plans)

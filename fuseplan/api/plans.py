@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fuseplan.api import enums
 from fuseplan.api.arguments import to_int
-from fuseplan.api.filters import bar_names, bar_notes, need_notes
+from fuseplan.api.filters import bar_names, by_notes
 from fuseplan.api.knobs import by_type, knob, ranges
 from fuseplan.api.planning import Planning
 from fuseplan.errors import GraphStateError, PlanIndexError
@@ -99,20 +99,20 @@ class PlanQueries(Planning):
 
     def deselect_behavior_notes(self, notes: Iterable[enums.behavior_note]) -> PlanQueries:
         """Bar plans that have any of these notes."""
-        self.add_filter(bar_notes("behavior_notes", notes))
+        self.add_filter(by_notes("behavior_notes", notes, wanted=False))
         return self
 
     def deselect_numeric_notes(self, notes: Iterable[enums.numerical_note]) -> PlanQueries:
         """Bar plans that have any of these notes."""
-        self.add_filter(bar_notes("numeric_notes", notes))
+        self.add_filter(by_notes("numeric_notes", notes, wanted=False))
         return self
 
     def select_behavior_notes(self, notes: Iterable[enums.behavior_note]) -> PlanQueries:
         """Bar plans that lack any of these notes."""
-        self.add_filter(need_notes("behavior_notes", notes))
+        self.add_filter(by_notes("behavior_notes", notes, wanted=True))
         return self
 
     def select_numeric_notes(self, notes: Iterable[enums.numerical_note]) -> PlanQueries:
         """Bar plans that lack any of these notes."""
-        self.add_filter(need_notes("numeric_notes", notes))
+        self.add_filter(by_notes("numeric_notes", notes, wanted=True))
         return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fuseplan.api.handles import CPU_ORDINAL, Handle, check_handle, default_handle
 from fuseplan.api.pack import Overrides, names_of, normalise
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from fuseplan.plan.plan import BuiltPlan
     from fuseplan.plan.planner import PlanList
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 MAX_OVERRIDES = 64  # shapes kept per graph; the oldest goes first
 
 
@@ -92,10 +94,7 @@ class Runners(PlanQueries):
         key = (overrides, built.name)
         runner = self._sibling_runners.get(key)
         if runner is None:
-            runner = self.make_runner(*self.sibling_plan(built, overrides))
-            while len(self._sibling_runners) >= MAX_OVERRIDES:
-                self._sibling_runners.pop(next(iter(self._sibling_runners)), None)
-            runner = self._sibling_runners.setdefault(key, runner)
+            runner = _keep(self._sibling_runners, key, self.make_runner(*self.sibling_plan(built, overrides)))
         return runner
 
     def sibling_plan(self, built: BuiltPlan, overrides: Overrides) -> tuple[BuiltPlan, PlanList]:
@@ -103,9 +102,7 @@ class Runners(PlanQueries):
         plans = self._siblings.get(overrides)
         if plans is None:
             plans = make_plans(self._override_graph(overrides), self.device, ("A", "FALLBACK"))
-            while len(self._siblings) >= MAX_OVERRIDES:
-                self._siblings.pop(next(iter(self._siblings)), None)
-            plans = self._siblings.setdefault(overrides, plans)
+            plans = _keep(self._siblings, overrides, plans)
         order = sorted(range(len(plans.entries)), key=lambda i: (plans.entries[i].name != built.name, i))
         reasons = []
         for index in order:
@@ -145,3 +142,10 @@ class Runners(PlanQueries):
                     fix="an override keeps the rank",
                 )
         return self.infer_graph(dict(overrides))
+
+
+def _keep(held: dict[Key, Value], key: Key, made: Value) -> Value:
+    """Enter a value under a new key, at most MAX_OVERRIDES of them; the value of a thread that came first stays."""
+    while len(held) >= MAX_OVERRIDES:
+        held.pop(next(iter(held)), None)
+    return held.setdefault(key, made)

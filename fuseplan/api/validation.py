@@ -8,6 +8,7 @@ from fuseplan.api.node import draft_tensor
 from fuseplan.api.op_methods import OpMethods
 from fuseplan.api.tensor import Tensor
 from fuseplan.errors import InvalidGraphError, cudnnGraphNotSupportedError
+from fuseplan.ir import serialize
 from fuseplan.ir.graph import DraftTensor, Graph, GraphBuilder
 from fuseplan.ops import infer
 from fuseplan.runtime import collector
@@ -24,16 +25,22 @@ class Validation(OpMethods):
         Raises:
             InvalidGraphError: naming the node or tensor, what is wrong and how to fix it
         """
+        self.validated()
+
+    def validated(self) -> Graph:
+        """The frozen form of the graph, made now if needed."""
         if self.graph is None:
             with collector.paused():
                 self.graph = self.infer_graph({})
+        return self.graph
 
     def build_operation_graph(self) -> None:
         """Validate if needed, and freeze the graph: from here on it cannot be changed."""
-        self.validate()
+        graph, cache = self.validated(), self.options["kernel_cache"]
         if not self.is_frozen:
             self.is_frozen = True
-            self._note_in_cache()
+            if cache is not None:
+                cache.note(serialize.structure_key(graph, is_canonical=True))
 
     def infer_graph(self, layouts: Layouts) -> Graph:
         """The frozen form of what the user declared, with other dims and strides for some tensors."""
@@ -53,15 +60,6 @@ class Validation(OpMethods):
         builder.nodes = [node.draft(drafts) for node in self.node_list]
         infer.complete(builder)
         return builder.freeze()
-
-    def _note_in_cache(self) -> None:
-        cache = self.options["kernel_cache"]
-        if cache is not None:
-            cache.note(self.structure_key(is_canonical=True))
-
-    def structure_key(self, *, is_canonical: bool = False) -> str:
-        """Digest of the graph without dims and strides; see `inspection`."""
-        raise NotImplementedError
 
 
 def _refuse_layout(tensor: Tensor) -> None:

@@ -91,6 +91,28 @@ def canonical_key(graph: Graph) -> str:
     return sha256(repr((sorted(tensors), nodes, graph.is_dynamic)).encode()).hexdigest()
 
 
+def structure_key(graph: Graph, *, is_canonical: bool = False) -> str:
+    """Hex digest of the graph without dims and strides; ranks and the order of strides stay.
+
+    Args:
+        is_canonical: leave names and uids out as well
+    """
+    data = graph_to_json(graph)
+    number = {t["uid"]: i for i, t in enumerate(data["tensors"])} if is_canonical else {}
+    for tensor in data["tensors"]:
+        stride = tensor.pop("stride")
+        tensor["order"] = sorted(range(len(stride)), key=lambda i: (stride[i], -i))
+        tensor["rank"] = len(tensor.pop("dim"))
+        tensor["uid"] = number.get(tensor["uid"], tensor["uid"])
+    for node in data["nodes"]:
+        for side in ("inputs", "outputs"):
+            node[side] = {port: number.get(uid, uid) for port, uid in node[side].items()}
+    if is_canonical:
+        for part in (data, *data["tensors"], *data["nodes"]):
+            del part["name"]
+    return sha256(repr(data).encode()).hexdigest()
+
+
 def _facts(t: TensorSpec) -> tuple[object, ...]:
     value = repr(t.value) if t.is_constant else ""
     return (t.dim, t.stride, t.dtype.name, t.is_virtual, t.is_pass_by_value, t.value is not None, value)
@@ -153,4 +175,4 @@ def _frozen(value: Any) -> Any:
     return value
 
 
-__all__ = ["canonical_key", "dumps", "graph_from_json", "graph_to_json", "loads", "typed"]
+__all__ = ["canonical_key", "dumps", "graph_from_json", "graph_to_json", "loads", "structure_key", "typed"]

@@ -292,19 +292,17 @@ def _acquire(path: Path) -> int:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError:
             return -1
+        pause = 0.0
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(handle).st_ino == os.stat(path).st_ino:  # its holder may have removed the file
+            if os.fstat(handle).st_ino == os.stat(path).st_ino:
                 return handle
-            os.close(handle)
-            continue
         except BlockingIOError:
-            os.close(handle)
-        except FileNotFoundError:
-            os.close(handle)
-            continue
+            pause = 0.005
+        except FileNotFoundError:  # its holder has removed the file: another may lie there
+            pass
         except OSError:
-            os.close(handle)
-            return -1
-        time.sleep(0.005)
+            give_up = 0.0
+        os.close(handle)
+        time.sleep(pause)
     return -1
