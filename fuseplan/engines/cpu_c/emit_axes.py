@@ -11,10 +11,21 @@ from fuseplan.ir.region import ANCHORS, Operand, Region, Role
 
 @dataclass(frozen=True, slots=True)
 class LoopAxis:
-    """One loop: the region's axes it walks, from slow to fast, and their extent together."""
+    """One loop: the region's axes it walks, from slow to fast, and their extent together.
+
+    Args:
+        trips: iterations if they are not `extent`: a kernel shared by all extents keeps one loop per axis, and
+            where axes could be merged the fastest one's loop is given all of their positions at launch
+    """
 
     members: tuple[int, ...]
     extent: int
+    trips: int = 0
+
+    @property
+    def count(self) -> int:
+        """Iterations of the loop."""
+        return self.trips or self.extent
 
 
 def effective_stride(operand: Operand) -> tuple[int, ...]:
@@ -55,20 +66,30 @@ def merged_axes(region: Region, axes: Sequence[int]) -> list[LoopAxis]:
     operands = [region.operands[k] for k in element_operands(region)]
     strides = [effective_stride(o) for o in operands]
     if len(axes) > 1:
-        axes = _ordered(axes, operands, strides)
+        axes = _ordered(axes, operands, strides, by_extent=not region.graph.is_dynamic)
     groups = [[axes[0]]]
     for slow, fast in zip(axes, axes[1:], strict=False):
         if _can_merge(region, strides, slow, fast):
             groups[-1].append(fast)
         else:
             groups.append([fast])
+    if region.graph.is_dynamic:
+        return [axis for g in groups for axis in _merged_at_launch(g, domain)]
     return [LoopAxis(tuple(g), prod([domain[a] for a in g])) for g in groups]
 
 
-def _ordered(axes: list[int], operands: list[Operand], strides: list[tuple[int, ...]]) -> list[int]:
+def _merged_at_launch(group: Sequence[int], domain: Sequence[int]) -> list[LoopAxis]:
+    """A loop per axis, all but the fastest with one iteration."""
+    slow = [LoopAxis((a,), domain[a], 1) for a in group[:-1]]
+    return [*slow, LoopAxis((group[-1],), domain[group[-1]], prod([domain[a] for a in group]))]
+
+
+def _ordered(axes: list[int], operands: list[Operand], strides: list[tuple[int, ...]], *, by_extent: bool) -> list[int]:
+    """Axes as the largest operand lies in memory; without extents the one that moves along most axes."""
     best, guide = -1.0, strides[0] if strides else ()
     for o, s in zip(operands, strides, strict=True):
-        size = prod([o.dim[a] for a in axes if s[a]]) + (0.5 if o.role is Role.OUT else 0.0)
+        moved = [o.dim[a] for a in axes if s[a]]
+        size = (prod(moved) if by_extent else len(moved)) + (0.5 if o.role is Role.OUT else 0.0)
         if size > best:
             best, guide = size, s
     if not guide:

@@ -85,8 +85,10 @@ def _loop_axes(region: Region) -> list[LoopAxis]:
 def _scratch(scope: Scope, reduce: int) -> Walk:
     """Private accumulators of a reduction, filled with the neutral element."""
     reduced = reduced_axes(scope.region, reduce)
-    extents = [1 if axis.members[0] in reduced else axis.extent for axis in scope.axes]
-    strides = [s if e != 1 else 0 for s, e in zip(packed_stride(extents), extents, strict=True)]
+    kept = [axis.members[0] not in reduced for axis in scope.axes]
+    extents = [axis.count if k else 1 for axis, k in zip(scope.axes, kept, strict=True)]
+    moves = [k and axis.extent != 1 for axis, k in zip(scope.axes, kept, strict=True)]
+    strides = [s if m else 0 for s, m in zip(packed_stride(extents), moves, strict=True)]
     acc = scope.accumulator(reduce)
     count = 1
     for e in extents:

@@ -97,7 +97,7 @@ class Scope:
         self._fastest = [axis.members[-1] for axis in self.axes]
 
     def extent(self, loop: int) -> str:
-        return self.args.number(f"n{loop}", self.axes[loop].extent)
+        return self.args.number(f"n{loop}", self.axes[loop].count)
 
     def open_loop(self, loop: int) -> None:
         i = self.index[loop]
