@@ -1,4 +1,4 @@
-"""What an engine is: four methods over data. Holds no engine's name."""
+"""What an engine is: a few methods over data. Holds no engine's name."""
 
 from __future__ import annotations
 
@@ -119,4 +119,12 @@ class Engine(Protocol):
 
     def estimate_us(self, region: Region, device: Device, config: Config) -> float:
         """Expected time without timing it, in microseconds; used for ranking only."""
+        ...
+
+    def notes(self, region: Region, device: Device, config: Config) -> frozenset[str]:
+        """Names of the numerical notes that hold for this region: fast, pure, no compile.
+
+        TENSOR_CORE: products on matrix units; DOWN_CONVERT_INPUTS: operands are rounded before they are multiplied;
+        NONDETERMINISTIC: floats are added up in an order that may change from run to run.
+        """
         ...

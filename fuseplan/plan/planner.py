@@ -25,6 +25,7 @@ class Entry:
     Args:
         name: lasting name: engines, then knobs in brackets
         knobs: knob values of the region with the most work
+        numeric_notes: numerical notes of any of its regions, sorted
         barred: why a filter excludes the plan, else empty
     """
 
@@ -95,15 +96,19 @@ class PlanList:
         knobs = dict(assignments[_main_region(engine, assignments)].config) if len(assignments) else {}
         inside = ", ".join(f"{k}={v}" for k, v in sorted(knobs.items()))
         estimates: dict[int, float] = {}
+        numeric_notes: set[str] = set()
         total = 0.0
         for a in assignments:
             key = hash((a.engine.name, a.region.structure, a.config)) if a.region.values else id(a)
             if key not in estimates:
                 estimates[key] = a.engine.estimate_us(a.region, self.device, a.config)
+                numeric_notes |= a.engine.notes(a.region, self.device, a.config)
             total += estimates[key]
         name = "+".join(names) + (f"[{inside}]" if inside else "")
         notes = ("RUNTIME_COMPILATION",) if any(a.engine.name != GENERAL for a in assignments) else ()
-        return Entry(name, engine.name, engine.engine_id, knobs, total, assignments, notes)
+        return Entry(
+            name, engine.name, engine.engine_id, knobs, total, assignments, notes, tuple(sorted(numeric_notes))
+        )  # fmt: skip
 
     def _extend(self, entries: Sequence[Entry]) -> None:
         known = {e.name for e in self.entries}

@@ -56,6 +56,9 @@ class ArrayEngine:
         launch = 15.0 * len(region.graph.nodes)
         return launch + cost.flops / (device.peak_gflops * 1e3) * 4 + moved / (device.memory_gbps * 1e3)
 
+    def notes(self, region: Region, device: Device, config: Config) -> frozenset[str]:
+        return frozenset()
+
 
 def _bind(run: Callable[..., None], region: Region, device: Device) -> Callable[[tuple[int, ...], int, int], None]:
     def call(addresses: tuple[int, ...], stream: int, workspace: int) -> None:

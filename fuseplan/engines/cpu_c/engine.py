@@ -80,6 +80,9 @@ class CpuCEngine:
         bytes_us = (cost.read_bytes + cost.write_bytes) / (1e3 * _MEMORY_SHARE * device.memory_gbps)
         return _CALL_US + bytes_us + libm_ns / 1e3 + cost.flops / (1e3 * _PEAK_SHARE * core_gflops)
 
+    def notes(self, region: Region, device: Device, config: Config) -> frozenset[str]:
+        return frozenset()
+
     @staticmethod
     def _key(region: Region) -> tuple[object, ...]:
         """Structure, and the node numbers that stand in comments."""

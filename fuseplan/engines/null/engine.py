@@ -37,5 +37,8 @@ class NullEngine:
     def estimate_us(self, region: Region, device: Device, config: Config) -> float:
         return 0.0
 
+    def notes(self, region: Region, device: Device, config: Config) -> frozenset[str]:
+        return frozenset()
+
 
 ENGINE = NullEngine()

@@ -93,6 +93,20 @@ class TritonEngine:
             launches += len(region.reductions)
         return launches * _LAUNCH_US + max(memory_us, cost.flops / (rate * 1e3))
 
+    def notes(self, region: Region, device: Device, config: Config) -> frozenset[str]:
+        """Matrix units for half types; sums that programs add up with atomics. Maxima by atomics have one result."""
+        found = set()
+        if region.anchors:
+            anchor, kind = region.values[region.anchors[0]], dot_type(region)
+            if kind is not FLOAT:
+                found.add("TENSOR_CORE")
+            if any(region.values[a].dtype.bits > kind.bits for a in anchor.args):
+                found.add("DOWN_CONVERT_INPUTS")
+        is_closed = bool(region.anchors) or is_flat(region)
+        if is_closed and any(region.values[i].attr("mode") == "add" for i in region.reductions):
+            found.add("NONDETERMINISTIC")
+        return frozenset(found)
+
 
 def emit(region: Region, knobs: dict[str, int]) -> Emitted:
     """Generated kernels of a region that the engine supports."""

@@ -49,6 +49,9 @@ class PickyEngine:
     def estimate_us(self, region: Region, device: Device, config: Any) -> float:
         return self.us + dict(config).get("TILE", 0)
 
+    def notes(self, region: Region, device: Device, config: Any) -> frozenset[str]:
+        return frozenset({"TENSOR_CORE"} if dict(config).get("TILE", 0) else ())
+
 
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
