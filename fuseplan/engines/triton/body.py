@@ -14,7 +14,7 @@ from fuseplan.codegen import triton_expr as expr
 from fuseplan.codegen.writer import LineWriter
 from fuseplan.dtypes import BOOLEAN, INT32
 from fuseplan.engines.triton.kernel import ParamList
-from fuseplan.engines.triton.layout import Group, has_axis, has_group, padded, stride_of
+from fuseplan.engines.triton.layout import Group, has_axis, has_group, is_adjacent, padded, stride_of
 from fuseplan.ir.region import Region, Role
 
 
@@ -49,10 +49,25 @@ class Body:
         self.region, self.axes, self.params, self.out = region, tuple(axes), params, out
         self.rank, self.origin = len(region.domain), origin
 
-    def split_index(self, axis: TileAxis) -> None:
-        """Positions within each group of an axis, from the position along it."""
+    def split_index(self, axis: TileAxis, *, is_flat: bool = False) -> None:
+        """Positions within each group of an axis, from the position along it.
+
+        Args:
+            is_flat: the last group is all there is where the constant FLAT says so
+        """
         if len(axis.groups) < 2:
             return
+        if is_flat:
+            with self.out.indent("if FLAT:"):
+                for number in range(len(axis.groups) - 1):
+                    self.out.line(f"{axis.index}{number} = {axis.index} * 0")
+                self.out.line(f"{axis.index}{len(axis.groups) - 1} = {axis.index}")
+            with self.out.indent("else:"):
+                self._divide(axis)
+        else:
+            self._divide(axis)
+
+    def _divide(self, axis: TileAxis) -> None:
         rest = axis.index
         for number in range(len(axis.groups) - 1, 0, -1):
             extent = self.extent(axis.groups[number])
@@ -63,12 +78,13 @@ class Body:
 
     def extent(self, group: Group) -> str:
         """Parameter holding a group's extent."""
-        return self.params.number(f"n{group.axes[-1]}", group.extent)
+        axis = group.axes[-1]
+        return self.params.number(f"n{axis}", group.count, is_vector=is_adjacent(self.region, axis))
 
     def stride(self, operand: int, group: Group) -> str:
         """Stride of an operand along a group: literal 0 or 1, else a parameter."""
         step = stride_of(self.region.operands[operand], group, self.rank)
-        return str(step) if step in (0, 1) else self.params.number(f"s{operand}_{group.axes[-1]}", step)
+        return self.params.stride(f"s{operand}_{group.axes[-1]}", step, operand, is_walked=group.trips != 1)
 
     def address(self, operand: int) -> tuple[str, list[TileAxis]]:
         """Expression of the operand's addresses, and the tile axes it extends over."""

@@ -17,8 +17,8 @@ from fuseplan.dtypes import BFLOAT16, FLOAT, HALF, DType
 from fuseplan.engines.triton.body import Body, TileAxis
 from fuseplan.engines.triton.closing import Closing, emit_finish
 from fuseplan.engines.triton.kernel import Emitted, Fill, Kernel, ParamList
-from fuseplan.engines.triton.layout import Group, has_axis, is_wide, merge, padded, stride_of
-from fuseplan.engines.triton.source import finish_source
+from fuseplan.engines.triton.layout import Group, has_axis, index_cast, is_adjacent, merge, padded, stride_of
+from fuseplan.engines.triton.source import finish_shared
 from fuseplan.ir.region import Region
 
 _CONSTANTS = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "SPLIT_N")
@@ -61,14 +61,15 @@ class _Gemm:
         rank = len(region.domain)
         self.rank, self.anchor = rank, region.anchors[0]
         self.batch, self.m, self.n, self.k = gemm_extents(region)
-        self.wide = is_wide(region, region.domain)
+        self.cast, is_shared = index_cast(region), region.graph.is_dynamic
         batch_groups = merge(region, range(rank - 2), region.domain)
         m, n = Group((rank - 2,), self.m), Group((rank - 1,), self.n)
-        self.masks_k = bool(self.k % knobs["BLOCK_K"])
-        self.m_axis = TileAxis("m", (m,), "m_inside" if self.m % knobs["BLOCK_M"] else "", "(pid_m == 0)")
-        self.n_axis = TileAxis("n", (n,), "n_inside" if self.n % knobs["BLOCK_N"] else "", "n_first")
+        self.masks_k = is_shared or bool(self.k % knobs["BLOCK_K"])
+        m_mask = "m_inside" if is_shared or self.m % knobs["BLOCK_M"] else ""
+        n_mask = "n_inside" if is_shared or self.n % knobs["BLOCK_N"] else ""
+        self.m_axis, self.n_axis = TileAxis("m", (m,), m_mask, "(pid_m == 0)"), TileAxis("n", (n,), n_mask, "n_first")
         self.batch_axis = TileAxis("b", batch_groups, first="(b == 0)" if batch_groups else "")
-        self.params, self.out = ParamList(region, "i64" if self.wide else "i32"), LineWriter("    ")
+        self.params, self.out = ParamList(region, "i64" if self.cast else "i32"), LineWriter("    ")
         axes = [self.batch_axis, self.m_axis, self.n_axis]
         self.body = Body(region, axes, self.params, self.out)
 
@@ -76,7 +77,7 @@ class _Gemm:
         self._tile_index()
         self._main_loop()
         self._epilogues()
-        source, ordered = finish_source("gemm", self.params, self.out, _CONSTANTS)
+        source, ordered = finish_shared("gemm", self.params, self.out, _CONSTANTS)
         knobs = self.knobs
         tiles = -(-self.m // knobs["BLOCK_M"]) * -(-self.n // knobs["BLOCK_N"])
         chosen = tuple((c, knobs[c]) for c in _CONSTANTS)
@@ -84,8 +85,8 @@ class _Gemm:
 
     def _tile_index(self) -> None:
         """Position of the program's tile; tiles go down `GROUP_M` rows before they go right, for the L2."""
-        out, cast = self.out, ".to(tl.int64)" if self.wide else ""
-        m, n = self._extent("n_m", self.m), self._extent("n_n", self.n)
+        out, cast = self.out, self.cast
+        m, n = self._extent(self.rank - 2), self._extent(self.rank - 1)
         out.line("pid = tl.program_id(0)")
         out.line(f"tiles_m = tl.cdiv({m}, BLOCK_M)")
         out.line(f"tiles_n = tl.cdiv({n}, BLOCK_N)")
@@ -105,14 +106,16 @@ class _Gemm:
         if self.n_axis.mask:
             out.line(f"n_inside = n < {n}")
 
-    def _extent(self, name: str, value: int) -> str:
-        return self.params.number(name, value)
+    def _extent(self, axis: int) -> str:
+        """Parameter holding M or N."""
+        name, value = ("n_m", self.m) if axis == self.rank - 2 else ("n_n", self.n)
+        return self.params.number(name, value, is_vector=is_adjacent(self.region, axis))
 
     def _step(self, operand: int, axis: int, name: str) -> str:
         """Stride of a matmul operand along one of its own axes."""
         spec = self.region.operands[operand]
         step = padded(spec.stride, self.rank)[axis] if has_axis(spec.dim, axis, self.rank) else 0
-        return str(step) if step in (0, 1) else self.params.number(f"{name}", step)
+        return self.params.stride(name, step, operand)
 
     def _batch_offset(self, operand: int) -> str:
         terms = [self.params.operand(operand)]
@@ -126,8 +129,8 @@ class _Gemm:
         a_value, b_value = self.region.values[self.anchor].args
         a, b = self.region.operand_of[a_value], self.region.operand_of[b_value]
         a_k, b_k = self._step(a, rank - 1, "a_k"), self._step(b, rank - 2, "b_k")
-        count = self._extent("n_k", self.k)
-        out.line("k = tl.arange(0, BLOCK_K)" + (".to(tl.int64)" if self.wide else ""))
+        count = self.params.number("n_k", self.k, is_vector="1" in (a_k, b_k))
+        out.line(f"k = tl.arange(0, BLOCK_K){self.cast}")
         out.line(f"a_at = {self._batch_offset(a)} + (m * {self._step(a, rank - 2, 'a_m')} + k[None, :] * {a_k})")
         out.line(f"b_at = {self._batch_offset(b)} + (k[:, None] * {b_k} + n * {self._step(b, rank - 1, 'b_n')})")
         out.line("acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)")
@@ -151,7 +154,6 @@ class _Gemm:
     def _epilogues(self) -> None:
         """The epilogue, once per part of the tile's columns."""
         out, parts = self.out, self.knobs["SPLIT_N"]
-        cast = ".to(tl.int64)" if self.wide else ""
         if parts == 1:
             out.line("n_first = pid_n == 0")
             self._epilogue("acc")
@@ -160,9 +162,9 @@ class _Gemm:
         out.line(f"acc0, acc1 = tl.split({halves})")
         for part in range(2):
             start = f"pid_n * BLOCK_N + {part} * (BLOCK_N // 2)"
-            out.line(f"n = ({start} + tl.arange(0, BLOCK_N // 2))[None, :]{cast}")
+            out.line(f"n = ({start} + tl.arange(0, BLOCK_N // 2))[None, :]{self.cast}")
             if self.n_axis.mask:
-                out.line(f"n_inside = n < {self._extent('n_n', self.n)}")
+                out.line(f"n_inside = n < {self._extent(self.rank - 1)}")
             out.line(f"n_first = pid_n == {-part}")  # the second half is never the first position
             self._epilogue(f"acc{part}")
 

@@ -14,9 +14,17 @@ from fuseplan.codegen.writer import LineWriter
 from fuseplan.engines.triton.body import Body, TileAxis
 from fuseplan.engines.triton.closing import Closing, closing_gap, emit_finish
 from fuseplan.engines.triton.kernel import Emitted, Fill, Kernel, ParamList
-from fuseplan.engines.triton.layout import by_stride, has_group, is_wide, merge
-from fuseplan.engines.triton.source import finish_source
-from fuseplan.ir.region import Operand, Region, Role
+from fuseplan.engines.triton.layout import (
+    by_stride,
+    has_group,
+    index_cast,
+    is_adjacent,
+    is_wide,
+    largest_operand,
+    merge,
+)
+from fuseplan.engines.triton.source import finish_shared
+from fuseplan.ir.region import Region, Role
 
 _FEW_ELEMENTS = 1 << 15  # below this one block reduces faster than a second launch starts
 
@@ -25,7 +33,8 @@ def is_flat(region: Region) -> bool:
     """Whether a region without anchor takes this form rather than the one by rows."""
     if not region.reductions:
         return True
-    return prod(region.domain) > _FEW_ELEMENTS and not closing_gap(region)
+    is_large = region.graph.is_dynamic or prod(region.domain) > _FEW_ELEMENTS
+    return is_large and not closing_gap(region)
 
 
 def emit_pointwise(region: Region, knobs: Mapping[str, int]) -> Emitted:
@@ -39,18 +48,20 @@ def emit_pointwise(region: Region, knobs: Mapping[str, int]) -> Emitted:
 
 def _emit_flat(region: Region, knobs: Mapping[str, int], closing: Closing) -> Kernel:
     domain, rank = region.domain, len(region.domain)
-    axes = by_stride(range(rank), _guide(region), rank)
-    wide = is_wide(region, domain)
-    params, out = ParamList(region, "i64" if wide else "i32"), LineWriter("    ")
+    axes = by_stride(range(rank), largest_operand(region, Role.OUT), rank)
+    params, out = ParamList(region, "i64" if is_wide(region, domain) else "i32"), LineWriter("    ")
     total = prod(domain)
     tile = TileAxis("i", merge(region, axes, domain), mask="inside", first="(pid == 0)")
     body = Body(region, [tile], params, out)
+    flat = _flatness(region, tile)
     out.line("pid = tl.program_id(0)")
     if total > 1:
-        out.line(f"i = pid{'.to(tl.int64)' if wide else ''} * BLOCK + tl.arange(0, BLOCK)")
-        count = body.extent(tile.groups[0]) if len(tile.groups) == 1 else params.number("n", total)
+        out.line(f"i = pid{index_cast(region)} * BLOCK + tl.arange(0, BLOCK)")
+        last = tile.groups[-1].axes[-1]
+        one = len(tile.groups) == 1
+        count = body.extent(tile.groups[0]) if one else params.number("n", total, is_vector=is_adjacent(region, last))
         out.line(f"inside = i < {count}")
-        body.split_index(tile)
+        body.split_index(tile, is_flat=flat is not None)
     outputs: dict[int, list[int]] = {}
     for stored, operand in region.stores:
         outputs.setdefault(stored, []).append(operand)
@@ -62,7 +73,7 @@ def _emit_flat(region: Region, knobs: Mapping[str, int], closing: Closing) -> Ke
             for operand in outputs.get(index, []):
                 body.store(index, operand)
     block = knobs["BLOCK"]
-    source, ordered = finish_source("pointwise", params, out, ("BLOCK",))
+    source, ordered = finish_shared("pointwise", params, out, ("BLOCK",), flat=flat)
     return Kernel("pointwise", source, ordered, (("BLOCK", block),), -(-total // block), knobs["num_warps"])
 
 
@@ -79,7 +90,12 @@ def _close(body: Body, tile: TileAxis, index: int, closing: Closing) -> None:
     closing.add_atomic(index, body, rank=1)
 
 
-def _guide(region: Region) -> Operand | None:
-    """The operand whose memory order the walk follows: the largest, outputs first."""
-    tensors = [o for o in region.operands if o.role is not Role.SCALAR]
-    return max(tensors, key=lambda o: (prod(o.dim), o.role is Role.OUT), default=None)
+def _flatness(region: Region, tile: TileAxis) -> bool | None:
+    """Whether a shared kernel's axes are one here; None if its values do not allow it at any extents."""
+    if not region.graph.is_dynamic or len(tile.groups) < 2 or any(v.op == "index" for v in region.values):
+        return None
+    rank = len(region.domain)
+    for dim in (*(v.dim for v in region.values), *(o.dim for o in region.operands)):
+        if len({has_group(dim, g, rank) for g in tile.groups}) > 1:
+            return None
+    return all(g.count == 1 for g in tile.groups[:-1])

@@ -6,32 +6,37 @@ pass over the columns per level of reductions, and what a pass needs is computed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from fuseplan.codegen import triton_expr as expr
 from fuseplan.codegen.writer import LineWriter
 from fuseplan.engines.triton.body import Body, TileAxis, extends_over
 from fuseplan.engines.triton.kernel import Emitted, Kernel, ParamList
-from fuseplan.engines.triton.layout import Group, by_stride, has_axis, has_group, is_wide, merge, padded, reduced_axes
-from fuseplan.engines.triton.source import finish_source
-from fuseplan.ir.region import Operand, Region, Role
+from fuseplan.engines.triton.layout import (
+    Group,
+    by_stride,
+    has_axis,
+    has_group,
+    index_cast,
+    is_adjacent,
+    largest_operand,
+    merge,
+    padded,
+    reduced_axes,
+)
+from fuseplan.engines.triton.source import finish_shared
+from fuseplan.ir.region import Region, Role
 
 
 def split_axes(region: Region) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
     """Groups of the kept axes and of the reduced axes."""
     rank = len(region.domain)
     reduced = frozenset().union(*(reduced_axes(region, region.values[i]) for i in region.reductions))
-    guide = guide_operand(region)
+    guide = largest_operand(region, Role.IN)
     kept = by_stride((a for a in range(rank) if a not in reduced), guide, rank)
     gone = by_stride(sorted(reduced), guide, rank)
     return merge(region, kept, region.domain), merge(region, gone, region.domain)
-
-
-def guide_operand(region: Region) -> Operand | None:
-    """The operand whose memory order the walk follows: the largest, inputs first."""
-    tensors = [o for o in region.operands if o.role is not Role.SCALAR]
-    return max(tensors, key=lambda o: (prod(o.dim), o.role is Role.IN), default=None)
 
 
 def emit_rows(region: Region, knobs: Mapping[str, int]) -> Emitted:
@@ -47,13 +52,13 @@ class _Rows:
         self.rank = len(region.domain)
         kept, reduced = split_axes(region)
         self.rows, self.columns = prod(g.extent for g in kept), prod(g.extent for g in reduced)
-        self.wide = is_wide(region, region.domain)
-        self.is_persistent = self.columns <= knobs["BLOCK"]
-        row_mask = "row_inside" if self.rows % knobs["ROWS"] else ""
-        column_mask = "column_inside" if self.columns % knobs["BLOCK"] else ""
+        self.cast, is_shared = index_cast(region), region.graph.is_dynamic
+        self.is_persistent = self.columns <= knobs["BLOCK"] and not is_shared
+        row_mask = "row_inside" if is_shared or self.rows % knobs["ROWS"] else ""
+        column_mask = "column_inside" if is_shared or self.columns % knobs["BLOCK"] else ""
         self.row_axis = TileAxis("row", kept, mask=row_mask, first="(pid == 0)")
         self.column_axis = TileAxis("col", reduced, mask=column_mask)
-        self.params, self.out = ParamList(region, "i64" if self.wide else "i32"), LineWriter("    ")
+        self.params, self.out = ParamList(region, "i64" if self.cast else "i32"), LineWriter("    ")
         axes = [self.row_axis, self.column_axis]
         self.body = Body(region, axes, self.params, self.out, origin="tl.zeros((1, 1), tl.int32)")
         self.outputs: dict[int, list[int]] = {}
@@ -70,7 +75,7 @@ class _Rows:
         else:
             self._passes()
         constants = ("ROWS", "BLOCK")
-        source, ordered = finish_source("rows", self.params, self.out, constants)
+        source, ordered = finish_shared("rows", self.params, self.out, constants)
         chosen = tuple((c, self.knobs[c]) for c in constants)
         grid = -(-self.rows // self.knobs["ROWS"])
         return Emitted((Kernel("rows", source, ordered, chosen, grid, self.knobs["num_warps"]),))
@@ -84,22 +89,27 @@ class _Rows:
         out.line("pid = tl.program_id(0)")
         if not self.row_axis.groups:
             return
-        out.line(f"row = (pid{'.to(tl.int64)' if self.wide else ''} * ROWS + tl.arange(0, ROWS))[:, None]")
+        out.line(f"row = (pid{self.cast} * ROWS + tl.arange(0, ROWS))[:, None]")
         if self.row_axis.mask:
             groups = self.row_axis.groups
-            count = body.extent(groups[0]) if len(groups) == 1 else self.params.number("n_rows", self.rows)
-            out.line(f"row_inside = row < {count}")
+            out.line(f"row_inside = row < {self._count(groups, 'n_rows', self.rows)}")
         body.split_index(self.row_axis)
 
     def _column_index(self, positions: str) -> None:
-        self.out.line(f"col = {positions}{'.to(tl.int64)' if self.wide else ''}")
+        self.out.line(f"col = {positions}{self.cast}")
         if self.column_axis.mask:
             self.out.line(f"column_inside = col < {self._column_count()}")
         self.body.split_index(self.column_axis)
 
     def _column_count(self) -> str:
-        groups = self.column_axis.groups
-        return self.body.extent(groups[0]) if len(groups) == 1 else self.params.number("n_columns", self.columns)
+        return self._count(self.column_axis.groups, "n_columns", self.columns)
+
+    def _count(self, groups: Sequence[Group], name: str, total: int) -> str:
+        """Positions along a tile axis."""
+        if len(groups) == 1:
+            return self.body.extent(groups[0])
+        is_vector = bool(groups) and is_adjacent(self.region, groups[-1].axes[-1])
+        return self.params.number(name, total, is_vector=is_vector)
 
     def _define(self, value: int) -> None:
         """A value and its stores."""
@@ -214,7 +224,7 @@ def tile_shape(region: Region) -> tuple[int, int, bool]:
     """Rows, columns, and whether neighbouring rows (rather than columns) are adjacent in memory."""
     kept, reduced = split_axes(region)
     rows, columns = prod(g.extent for g in kept), prod(g.extent for g in reduced)
-    guide, rank = guide_operand(region), len(region.domain)
+    guide, rank = largest_operand(region, Role.IN), len(region.domain)
     adjacent = False
     if guide is not None and kept:
         axis = kept[-1].axes[-1]

@@ -7,6 +7,7 @@ from enum import Enum
 
 from fuseplan.codegen.triton_expr import SIGNATURE_TYPES
 from fuseplan.codegen.writer import operand_names
+from fuseplan.engines.triton.layout import bulk_operands
 from fuseplan.ir.region import Region, Role
 
 
@@ -29,6 +30,8 @@ class Param:
         kind: where it comes from
         operand: region operand of a POINTER or SCALAR
         value: a NUMBER's value; the byte offset of a SCRATCH
+        is_shared: kernels of other values of this NUMBER are the same, so nothing may be promised about it
+        is_vector: vectors of a shared kernel need this NUMBER to be a multiple of their length
     """
 
     name: str
@@ -36,6 +39,8 @@ class Param:
     kind: ParamKind
     operand: int = -1
     value: int = 0
+    is_shared: bool = False
+    is_vector: bool = False
 
     @property
     def is_address(self) -> bool:
@@ -44,7 +49,7 @@ class Param:
     @property
     def multiple(self) -> int:
         """A power of two that may be promised to divide a number: enough for 16-byte vectors of any type, or 1."""
-        if self.kind is not ParamKind.NUMBER or self.type[0] != "i":
+        if self.kind is not ParamKind.NUMBER or self.type[0] != "i" or self.is_shared:
             return 1
         return next((m for m in (16, 8, 4) if self.value % m == 0), 1)
 
@@ -90,15 +95,16 @@ class ParamList:
     """Parameters of a kernel in the making; asking twice gives the same one."""
 
     def __init__(self, region: Region, index_type: str) -> None:
-        self._region = region
+        self.region = region
+        self._is_shared = region.graph.is_dynamic
         self._names = operand_names(region.operands)
-        self._index_type = index_type
+        self._index_type = "i64" if self._is_shared else index_type
         self._operands: dict[int, Param] = {}
         self._others: dict[str, Param] = {}
 
     def operand(self, index: int, *, as_type: str = "") -> str:
         """The pointer or host scalar of a region operand."""
-        operand = self._region.operands[index]
+        operand = self.region.operands[index]
         scalar = operand.role is Role.SCALAR
         kind = ParamKind.SCALAR if scalar else ParamKind.POINTER
         name = self._names[index]
@@ -112,10 +118,19 @@ class ParamList:
         self._others[name] = Param(name, f"*{element}", ParamKind.SCRATCH, value=offset_bytes)
         return name
 
-    def number(self, name: str, value: int, type_: str = "") -> str:
+    def number(self, name: str, value: int, type_: str = "", *, is_vector: bool = False) -> str:
         """An extent, stride or count."""
-        self._others[name] = Param(name, type_ or self._index_type, ParamKind.NUMBER, value=value)
+        type_ = self._index_type if self._is_shared else type_ or self._index_type
+        shared = self._is_shared
+        self._others[name] = Param(name, type_, ParamKind.NUMBER, -1, value, shared, is_vector and shared)
         return name
+
+    def stride(self, name: str, step: int, operand: int, *, is_walked: bool = True) -> str:
+        """A stride of an operand: 0 and 1 are baked in, others are numbers; 0 at launch if only position 0 is there."""
+        if step in (0, 1):
+            return str(step)
+        value = step if is_walked else 0
+        return self.number(name, value, is_vector=self.region.operands[operand] in bulk_operands(self.region))
 
     def in_order(self) -> tuple[Param, ...]:
         """Operands in launch order, then the rest in order of first use."""

@@ -16,6 +16,9 @@ from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 
 _PERSISTENT_COLUMNS = 16384  # more would not fit the registers of a block
+# table: rows and columns of a tile, for kernels that run at any extents
+_SHARED_ROW_TILES: tuple[tuple[int, int], ...] = ((1, 1024), (1, 4096), (1, 2048), (4, 256))
+_SHARED_COLUMN_TILES: tuple[tuple[int, int], ...] = ((64, 64), (32, 64), (64, 32))
 _TRAFFIC_WEIGHT = 64.0  # elements of a tile that cost as much as one row or column of operands
 
 
@@ -66,11 +69,12 @@ def complete_knobs(space: ListedKnobs, chosen: Config) -> dict[str, int]:
 
 def _pointwise_configs(region: Region, device: Device) -> list[dict[str, int]]:
     total = prod(region.domain)
+    is_small = total < 512 * device.sm_count and not region.graph.is_dynamic
     if region.reductions:  # one atomic per program: fewer, larger ones
         return [{"BLOCK": 4096, "num_warps": 8}, {"BLOCK": 8192, "num_warps": 8}, {"BLOCK": 2048, "num_warps": 4}]
     small = {"BLOCK": 256, "num_warps": 4}
     configs = [{"BLOCK": 1024, "num_warps": 4}, {"BLOCK": 2048, "num_warps": 8}, {"BLOCK": 512, "num_warps": 4}, small]
-    return [small, *configs] if total < 512 * device.sm_count else configs
+    return [small, *configs] if is_small else configs
 
 
 def _power_of_two(n: int) -> int:
@@ -83,6 +87,9 @@ def _warps(elements: int) -> int:
 
 def _rows_configs(region: Region, device: Device) -> list[dict[str, int]]:
     rows, columns, rows_adjacent = tile_shape(region)
+    if region.graph.is_dynamic:
+        shared = _SHARED_COLUMN_TILES if rows_adjacent else _SHARED_ROW_TILES
+        return [{"ROWS": r, "BLOCK": c, "num_warps": _warps(r * c)} for r, c in shared]
     whole = _power_of_two(columns)
     if rows_adjacent and rows >= 16:
         lanes = min(_power_of_two(rows), 64)
@@ -126,8 +133,15 @@ def _gemm_configs(region: Region, device: Device) -> list[dict[str, int]]:
     tiles = _FLOAT_TILES if kind is FLOAT else _HALF_TILES
     limit = device.shared_bytes or 99 * 1024
     fitting = [t for t in tiles if gemm_shared_bytes(t, kind.itemsize) <= limit] or [tiles[-1]]
+    if region.graph.is_dynamic:
+        best = sorted(fitting, key=lambda t: abs(t[0] * t[1] - (4096 if kind is FLOAT else 16384)))[:6]
+        return [_gemm_config(tile) for tile in best]
     best = sorted(fitting, key=lambda t: gemm_cost(t, batch, m, n, device.sm_count))[:6]
-    return [{**dict(zip(_TILE_KNOBS, tile, strict=True)), "GROUP_M": 8} for tile in best]
+    return [_gemm_config(tile) for tile in best]
+
+
+def _gemm_config(tile: tuple[int, ...]) -> dict[str, int]:
+    return {**dict(zip(_TILE_KNOBS, tile, strict=True)), "GROUP_M": 8}
 
 
 def gemm_cost(tile: tuple[int, ...], batch: int, m: int, n: int, sm_count: int) -> float:

@@ -12,10 +12,21 @@ from fuseplan.ir.region import Operand, Region, Role, Value
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Adjacent axes of the domain walked as one; the last is the fastest."""
+    """Adjacent axes of the domain walked as one; the last is the fastest.
+
+    Args:
+        trips: positions to walk if they are not `extent`: a kernel shared by all extents keeps a group per axis,
+            and where axes could be merged the fastest is given all of their positions at launch
+    """
 
     axes: tuple[int, ...]
     extent: int
+    trips: int = 0
+
+    @property
+    def count(self) -> int:
+        """Positions to walk."""
+        return self.trips or self.extent
 
 
 def padded(dim: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -59,6 +70,45 @@ def is_wide(region: Region, domain: Sequence[int]) -> bool:
     return prod(domain) >= limit or any(span >= limit for span in spans)
 
 
+def index_cast(region: Region) -> str:
+    """What gives positions their type: 64 bits where offsets need them; a shared kernel is told by its caller."""
+    if region.graph.is_dynamic:
+        return ".to(INDEX)"
+    return ".to(tl.int64)" if is_wide(region, region.domain) else ""
+
+
+def largest_operand(region: Region, first: Role) -> Operand | None:
+    """The operand whose memory order a walk follows: the largest, of equals one with the role `first`.
+
+    A shared kernel asks for the one that extends over most axes.
+    """
+    tensors = [o for o in region.operands if o.role is not Role.SCALAR]
+    size = num_wide if region.graph.is_dynamic else _num_elements
+    return max(tensors, key=lambda o: (size(o), o.role is first), default=None)
+
+
+def num_wide(operand: Operand) -> int:
+    """Axes that an operand extends over."""
+    return sum(d > 1 for d in operand.dim)
+
+
+def _num_elements(operand: Operand) -> int:
+    return prod(operand.dim)
+
+
+def bulk_operands(region: Region) -> list[Operand]:
+    """Operands whose loads and stores are worth vectors: those that extend over two axes, or over the most."""
+    tensors = [o for o in region.operands if o.role is not Role.SCALAR]
+    least = min(2, max((num_wide(o) for o in tensors), default=0))
+    return [o for o in tensors if num_wide(o) >= max(1, least)]
+
+
+def is_adjacent(region: Region, axis: int) -> bool:
+    """Whether some bulk operand has neighbours of an axis of the domain next to each other in memory."""
+    rank = len(region.domain)
+    return any(has_axis(o.dim, axis, rank) and padded(o.stride, rank)[axis] == 1 for o in bulk_operands(region))
+
+
 def by_stride(axes: Iterable[int], operand: Operand | None, rank: int) -> list[int]:
     """Axes from slow to fast as an operand lies in memory; ties keep their order."""
     listed = list(axes)
@@ -84,7 +134,14 @@ def merge(region: Region, axes: Sequence[int], extents: Sequence[int]) -> tuple[
             groups[-1].append(axis)
         else:
             groups.append([axis])
+    if region.graph.is_dynamic:
+        return tuple(group for g in groups for group in _merged_at_launch(g, extents))
     return tuple(Group(tuple(g), prod(extents[a] for a in g)) for g in groups)
+
+
+def _merged_at_launch(axes: Sequence[int], extents: Sequence[int]) -> list[Group]:
+    slow = [Group((a,), extents[a], 1) for a in axes[:-1]]
+    return [*slow, Group((axes[-1],), extents[axes[-1]], prod(extents[a] for a in axes))]
 
 
 def _fit(region: Region, slow: int, fast: int, rank: int) -> bool:

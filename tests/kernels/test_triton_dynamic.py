@@ -1,0 +1,154 @@
+"""Triton kernels that graphs of all extents share: compiled once each, ahead of time and without a GPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fuseplan as cudnn
+from fuseplan import settings
+from fuseplan.engines.triton import compile as aot
+from fuseplan.engines.triton.compile import Compilation
+from fuseplan.engines.triton.engine import ENGINE, TritonEngine, emit
+from fuseplan.engines.triton.kernel import Kernel, ParamKind
+from fuseplan.engines.triton.knobs import complete_knobs, knob_space
+from tests.kernels import dynamic_graphs as made
+from tests.kernels import triton_cases
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+_ROOT = Path(__file__).parents[2]
+BF16 = cudnn.data_type.BFLOAT16
+
+# table: graph, eight shapes that differ in every extent, and the kernels that they share
+CASES: dict[str, tuple[made.Maker, list[made.Shape], int]] = {
+    "pointwise-chain": (
+        partial(made.pointwise_chain, dtype=BF16),
+        [(2, 64, 256), (3, 64, 256), (2, 65, 256), (2, 64, 255), (17, 33, 7), (5, 5, 5), (64, 1000, 64), (2, 2, 8)],
+        1,
+    ),
+    "softmax": (
+        partial(made.softmax, dtype=BF16),
+        [(2, 64), (3, 64), (512, 4096), (512, 4095), (17, 33), (5, 2), (4096, 20000), (100000, 8)],
+        1,
+    ),
+    "rmsnorm": (
+        partial(made.rmsnorm, dtype=BF16),
+        [(2, 64), (3, 64), (512, 4096), (512, 4095), (17, 33), (5, 2), (4096, 20000), (100000, 8)],
+        1,
+    ),
+    "matmul-amax": (
+        partial(made.matmul_epilogue, dtype=BF16),
+        [(2, 64, 64, 64), (16, 512, 1024, 512), (3, 65, 64, 64), (2, 64, 63, 64), (2, 64, 64, 61), (2, 9, 7, 5),
+         (5, 4096, 4096, 64), (2, 128, 128, 8)],
+        1,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Compilation]]:
+    """What really is compiled, in order, in a cache of its own."""
+    found: list[Compilation] = []
+    real = aot.compile_fresh
+
+    def counted(wanted: Compilation) -> Any:
+        found.append(wanted)
+        return real(wanted)
+
+    monkeypatch.setattr(aot, "compile_fresh", counted)
+    monkeypatch.setattr(settings, "_current", settings.Settings(cache_dir=tmp_path))
+    yield found
+
+
+def kernels_of(g: Any) -> list[Kernel]:
+    """Generated kernels of a graph in order, under the default configs."""
+    found: list[Kernel] = []
+    device = triton_cases.device()
+    for part in made.assignments(g, ENGINE, device):
+        emitted = emit(part.region, complete_knobs(knob_space(part.region, device), part.config))
+        found += [step for step in emitted.steps if isinstance(step, Kernel)]
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_compile_serves_eight_extents(compiled: list[Compilation], name: str) -> None:
+    make, shapes, num_kernels = CASES[name]
+    device, engine = triton_cases.device(), TritonEngine()
+    symbols = set()
+    for shape in shapes:
+        for part in made.assignments(make(shape), ENGINE, device):
+            built = engine.build(part.region, device, part.config)
+            symbols |= {(launch.artifact, launch.symbol) for launch in built.launches if launch.artifact}
+    assert len(compiled) == num_kernels, [c.function for c in compiled]
+    assert len(symbols) == num_kernels
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_about_extents_or_strides_is_promised(name: str) -> None:
+    make, shapes, _ = CASES[name]
+    for shape in shapes:
+        for kernel in kernels_of(make(shape)):
+            promised = aot.compilation(kernel, 90, aligned=True).promises
+            kinds = {kernel.params[position].kind for position, _ in promised}
+            assert kinds == {ParamKind.POINTER}
+            assert not aot.compilation(kernel, 90, aligned=False).promises
+
+
+def test_form_with_vectors_is_picked_only_where_its_assumptions_hold() -> None:
+    make = partial(made.matmul_epilogue, dtype=BF16)
+    for shape, form in (((2, 9, 64, 64), 1), ((2, 64, 63, 64), 0), ((2, 64, 64, 60), 0), ((3, 7, 8, 8), 1)):
+        [kernel] = kernels_of(make(shape))
+        numbers = {p.name: p for p in kernel.params if p.kind is ParamKind.NUMBER}
+        assert numbers["form"].value == form
+        vectors = {n: p.value for n, p in numbers.items() if p.is_vector}
+        assert {"n_n", "n_k", "a_m", "b_k"} <= set(vectors) and "n_m" not in vectors
+        assert (form == 1) == all(value % 8 == 0 for value in vectors.values())
+
+
+def test_offsets_over_two_to_the_31_pick_the_form_with_64_bit_positions() -> None:
+    make = partial(made.pointwise_chain, dtype=BF16)
+    [small], [large] = kernels_of(make((2, 64, 256))), kernels_of(make((1 << 12, 1 << 10, 1 << 10)))
+    assert small.source == large.source
+    assert [k.params[-1].value for k in (small, large)] == [2, 0]
+    assert {p.type for p in large.params if p.kind is ParamKind.NUMBER and p.name != "form"} == {"i64"}
+
+
+def test_shared_matmul_copies_asynchronously_and_uses_matrix_units() -> None:
+    [kernel] = kernels_of(made.matmul_epilogue((2, 512, 512, 512), dtype=BF16))
+    asm, _ = aot.compile_fresh(aot.compilation(kernel, 90, aligned=True))
+    ptx = asm["ptx"]
+    assert "wgmma.mma_async" in ptx and re.search(r"cp\.async\.cg\.shared\.global .*0x10", ptx)
+
+
+def test_shared_pointwise_kernel_loads_vectors() -> None:
+    [kernel] = kernels_of(made.pointwise_chain((2, 512, 512), dtype=BF16))
+    asm, _ = aot.compile_fresh(aot.compilation(kernel, 90, aligned=True))
+    assert re.search(r"ld\.global\.v[24]\.b(32|64)", asm["ptx"])
+
+
+def test_interpreted_kernels_are_right_at_several_extents() -> None:
+    pytest.importorskip("torch", reason="torch is not installed; Triton's interpreter keeps its buffers in it")
+    env = dict(os.environ, TRITON_INTERPRET="1", PYTEST_ADDOPTS="", OMP_NUM_THREADS="1")
+    for name in [n for n in env if n.startswith("PYTEST_XDIST")]:
+        del env[name]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "tests/kernels/triton_dynamic_interpreted.py"],
+        cwd=_ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed and int(passed.group(1)) >= 15 and "skipped" not in done.stdout, done.stdout[-2000:]
