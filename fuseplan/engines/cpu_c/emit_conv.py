@@ -13,7 +13,7 @@ from typing import cast
 
 from fuseplan.codegen import c_expr
 from fuseplan.engines.cpu_c.emit_axes import effective_stride
-from fuseplan.engines.cpu_c.emit_matmul import anchor_base, write_dot
+from fuseplan.engines.cpu_c.emit_matmul import add_partial, anchor_base, open_partial_sums, write_dot
 from fuseplan.engines.cpu_c.emit_scope import Scope
 from fuseplan.ir.region import Region
 
@@ -160,8 +160,9 @@ class _Conv:
         w.line(f"const int64_t past = ({size} - shift + {step} - 1) / {step} - j0;")
         w.line("const int64_t low = first > 0 ? first : 0, high = past < width ? past : width;")
         others = [s for s in self.spatial if s != last]
+        open_partial_sums(self.scope, self.acc, "c", self.channels())
         self.open_taps(others)
-        w.open(f"for (int64_t c = 0; c < {self.channels()}; ++c) {{")
+        w.open("for (int64_t c = c0; c < past_c; ++c) {")
         x_index = ["shift", *self.image_terms(others), *self.term("c", "x_s1", self.x_stride[1])]
         column = self.scope.term("(j0 + j)", "row_step", self.step[last])  # image's own stride is 1 here
         x_text, w_text = self.factors(
@@ -170,7 +171,10 @@ class _Conv:
         w.line(f"const int64_t x_at = {' + '.join(x_index)};")
         w.line(f"const {self.carrier} y = {w_text};")
         w.margin("#pragma omp simd")
-        update = self.acc.update.format(a="acc[j]", x=x_text, y="y")
-        w.line(f"for (int64_t j = low; j < high; ++j) acc[j] = {update};")
-        for _ in range(2 + len(others)):
+        update = self.acc.update.format(a="part[j]", x=x_text, y="y")
+        w.line(f"for (int64_t j = low; j < high; ++j) part[j] = {update};")
+        for _ in range(1 + len(others)):
+            w.close()
+        add_partial(self.scope)
+        for _ in range(2):
             w.close()

@@ -6,6 +6,8 @@ from fuseplan.codegen import c_expr
 from fuseplan.engines.cpu_c.emit_axes import effective_stride
 from fuseplan.engines.cpu_c.emit_scope import Scope
 
+PARTIAL = 256  # terms of one partial sum: added up one by one, 4096 floats lose more than a library's sum does
+
 
 def anchor_base(scope: Scope, operand: int, prefix: str, skip: tuple[int, ...]) -> list[str]:
     """Pointer and offset terms of an anchor's operand at the outer loops, without the region's axes in `skip`."""
@@ -41,11 +43,33 @@ def fill_matmul(scope: Scope, value: int, last: int) -> None:
     if b_stride[-2] == 1 and b_stride[-1] != 1:
         _dot(scope, acc, depth, a_text, b_text)
     else:
-        w.open(f"for (int64_t k = 0; k < {depth}; ++k) {{")
-        w.line(f"const {carrier} x = {a_text};")
-        w.margin("#pragma omp simd")
-        w.line(f"for (int64_t j = 0; j < width; ++j) acc[j] = {acc.update.format(a='acc[j]', x='x', y=b_text)};")
-        w.close()
+        _columns(scope, acc, depth, carrier, a_text, b_text)
+
+
+def _columns(scope: Scope, acc: c_expr.Accumulator, depth: str, carrier: str, a_text: str, b_text: str) -> None:
+    w = scope.writer
+    open_partial_sums(scope, acc, "k", depth)
+    w.open("for (int64_t k = k0; k < past_k; ++k) {")
+    w.line(f"const {carrier} x = {a_text};")
+    w.margin("#pragma omp simd")
+    w.line(f"for (int64_t j = 0; j < width; ++j) part[j] = {acc.update.format(a='part[j]', x='x', y=b_text)};")
+    w.close()
+    add_partial(scope)
+    w.close()
+
+
+def open_partial_sums(scope: Scope, acc: c_expr.Accumulator, index: str, count: str) -> None:
+    """A loop over pieces ``k0`` to ``past_k`` of the terms, with zeros in ``part``, which is as long as ``acc``."""
+    w = scope.writer
+    w.open(f"for (int64_t {index}0 = 0; {index}0 < {count}; {index}0 += {PARTIAL}) {{")
+    w.line(f"const int64_t past_{index} = {count} - {index}0 < {PARTIAL} ? {count} : {index}0 + {PARTIAL};")
+    w.line(f"{acc.ctype} part[sizeof acc / sizeof acc[0]] = {{0}};")
+
+
+def add_partial(scope: Scope) -> None:
+    """``part`` added into ``acc``."""
+    scope.writer.margin("#pragma omp simd")
+    scope.writer.line("for (int64_t j = 0; j < width; ++j) acc[j] += part[j];")
 
 
 def _dot(scope: Scope, acc: c_expr.Accumulator, depth: str, a_text: str, b_text: str) -> None:
