@@ -26,41 +26,17 @@ class DeviceInfo:
         ordinal: of a CUDA device; -1 is the CPU
     """
 
-    __slots__ = ("_device", "ordinal")
+    __slots__ = (
+        "_device", "compute_capability", "device_name", "l2_cache_bytes", "ordinal",
+        "oversized_shared_memory_per_block", "shared_memory_per_block_optin", "sm_count", "sm_version",
+    )  # fmt: skip
 
     def __init__(self, ordinal: int) -> None:
-        self.ordinal = ordinal
-        self._device = device_at(ordinal)
-
-    @property
-    def compute_capability(self) -> tuple[int, int]:
-        """(major, minor); (0, 0) on a CPU."""
-        return divmod(self._device.sm_version, 10)
-
-    @property
-    def sm_version(self) -> int:
-        return self._device.sm_version
-
-    @property
-    def sm_count(self) -> int:
-        """Multiprocessors, or cores of a CPU."""
-        return self._device.sm_count
-
-    @property
-    def shared_memory_per_block_optin(self) -> int:
-        return self._device.shared_bytes
-
-    @property
-    def oversized_shared_memory_per_block(self) -> int:
-        return self._device.shared_bytes
-
-    @property
-    def l2_cache_bytes(self) -> int:
-        return self._device.l2_bytes
-
-    @property
-    def device_name(self) -> str:
-        return self._device.name
+        device = self._device = device_at(ordinal)
+        self.ordinal, self.device_name, self.l2_cache_bytes = ordinal, device.name, device.l2_bytes
+        self.sm_count = device.sm_count  # multiprocessors, or cores of a CPU
+        self.sm_version, self.compute_capability = device.sm_version, divmod(device.sm_version, 10)
+        self.shared_memory_per_block_optin = self.oversized_shared_memory_per_block = device.shared_bytes
 
     def __repr__(self) -> str:
         return f"DeviceInfo({self._device}, {self._device.name!r}, {self._device.arch})"

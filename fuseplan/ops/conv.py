@@ -21,19 +21,19 @@ _MODES = ("CROSS_CORRELATION", "CONVOLUTION")
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Attributes of a convolution, one entry per spatial axis, as far as they are given."""
+    """Attributes of a convolution, one entry per spatial axis; empty where they are not given."""
 
-    pre_pad: Dims | None
-    post_pad: Dims | None
-    stride: Dims | None
-    dilation: Dims | None
+    pre_pad: Dims
+    post_pad: Dims
+    stride: Dims
+    dilation: Dims
 
 
 def geometry(attrs: Mapping[str, AttrValue]) -> Geometry:
-    """The attributes with `padding` spread to both sides; an empty list counts as not given."""
+    """The attributes with `padding` spread to both sides."""
 
     def ints(name: str) -> Any:
-        return attrs.get(name) or None
+        return attrs.get(name) or ()
 
     both = ints("padding")
     return Geometry(ints("pre_padding") or both, ints("post_padding") or both, ints("stride"), ints("dilation"))
@@ -41,7 +41,6 @@ def geometry(attrs: Mapping[str, AttrValue]) -> Geometry:
 
 def out_extents(image: Dims, weight: Dims, g: Geometry) -> Dims:
     """Spatial extents of the output."""
-    assert g.pre_pad and g.post_pad and g.stride and g.dilation
     return tuple(
         1 + (s + pre + post - dil * (f - 1) - 1) // step
         for s, f, pre, post, step, dil in zip(
@@ -62,7 +61,7 @@ def _check_geometry(node: DraftNode, g: Geometry, num_axes: int) -> None:
         ("stride", g.stride, 1),
         ("dilation", g.dilation, 1),
     ):
-        if values is None:
+        if not values:
             raise reject(node, f"{name} is missing", f"give a list of {num_axes} numbers, one per spatial axis")
         if len(values) != num_axes or any(v < least for v in values):
             raise reject(node, f"{name} is {list(values)}", f"give {num_axes} numbers, each at least {least}")
@@ -93,7 +92,6 @@ def _infer(node: DraftNode) -> None:
 
 def _pad(xp: ArrayNamespace, x: Array, g: Geometry) -> Array:
     """The image with zeros around its spatial axes."""
-    assert g.pre_pad and g.post_pad
     for axis, (pre, post) in enumerate(zip(g.pre_pad, g.post_pad, strict=True), 2):
         line = xp.zeros_like(x[(slice(None),) * axis + (slice(0, 1),)])
         zeros = [xp.broadcast_to(line, (*x.shape[:axis], n, *x.shape[axis + 1 :])) for n in (pre, post)]
@@ -106,7 +104,6 @@ def _reference(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> 
     x, w, out = arrays[X], arrays[W], view.made(Y)
     attrs = dict(view.node.attrs)
     g = geometry(attrs)
-    assert g.stride and g.dilation
     batch, channels = x.shape[:2]
     filters, per_group, *taps = w.shape
     groups, spatial = channels // per_group, out.dim[2:]
