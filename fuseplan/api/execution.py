@@ -87,7 +87,7 @@ class Execution(Runners):
         self.build()
         plans = self.need_plans("autotune()")
         by_uid = {t._uid: buffer for t, buffer in self.default_buffers.items()}
-        by_uid.update(normalise(pack, self.uids_by_name(), self.name))
+        by_uid.update(normalise(pack, self.uids_by_name(), self.name, self.virtual_keys()))
         report = tune.autotune(plans, self.make_runner, by_uid, workspace, self.stream_of(handle), budget_s, progress)
         if report.best is not None:
             self.build_index(report.best)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from fuseplan.api.arguments import to_int, to_list
@@ -10,6 +11,7 @@ from fuseplan.api.tensor import Tensor, to_ints
 from fuseplan.errors import ArgumentError, BindError, UnknownNameError
 
 Names = Mapping[str, int | None]  # name -> uid, None where several tensors share it
+_NONE: Mapping[object, str] = MappingProxyType({})
 
 
 def names_of(tensors: Iterable[tuple[str, int]]) -> dict[str, int | None]:
@@ -20,12 +22,16 @@ def names_of(tensors: Iterable[tuple[str, int]]) -> dict[str, int | None]:
     return found
 
 
-def normalise(pack: Mapping[Any, Any], names: Names, graph: str) -> dict[int, Any]:
+def normalise(
+    pack: Mapping[Any, Any], names: Names, graph: str, virtual: Mapping[object, str] = _NONE
+) -> dict[int, Any]:
     """The pack by uid. Keys that are None are left out; a buffer that is None counts as missing.
 
+    Args:
+        virtual: keys that name a virtual tensor, with its name
     Raises:
         UnknownNameError: a name that no tensor has
-        BindError: a name that several tensors have, or two buffers for one tensor
+        BindError: a name that several tensors have, a virtual tensor, or two buffers for one tensor
         ArgumentError: the pack is no mapping, or a key is neither a tensor, a uid nor a name
     """
     if not isinstance(pack, Mapping):
@@ -46,6 +52,11 @@ def normalise(pack: Mapping[Any, Any], names: Names, graph: str) -> dict[int, An
         else:
             raise ArgumentError(
                 f"a pack's keys are tensors, uids or names, not {key!r}", fix="use the tensor that the graph returned"
+            )
+        if key in virtual:
+            raise BindError(
+                f"tensor {virtual[key]!r} (uid {uid}) of graph {graph!r} is virtual: nothing is stored in its buffer",
+                fix="call set_output(True) on it before the graph is validated, or leave it out of the pack",
             )
         other = found.setdefault(uid, buffer)
         if other is not buffer and not (isinstance(buffer, int) and other == buffer):

@@ -83,7 +83,24 @@ class Runners(PlanQueries):
             keys[slot.uid] = (*own, slot.uid, slot.name) if names.get(slot.name) == slot.uid else (*own, slot.uid)
         defaults = {tensor._uid: buffer for tensor, buffer in self.default_buffers.items()}
         general = getattr(plans or self.plan_list, "general", None)
-        return Runner(built, keys, defaults, lambda pack: normalise(pack, names, self.name), general)
+        virtual = self.virtual_keys()
+        return Runner(built, keys, defaults, lambda pack: normalise(pack, names, self.name, virtual), general, virtual)
+
+    def virtual_keys(self) -> Mapping[object, str]:
+        """What a pack may mean a virtual tensor by, with its name: itself, its name, a uid that the user gave it.
+
+        Not a uid that it was given here: a pack that serves several graphs may have another graph's under the number.
+        """
+        found: dict[object, str] = {}
+        names = self.uids_by_name()
+        for tensor in self.tensor_list if self.loaded is None else ():
+            if tensor._is_virtual:
+                found[tensor] = tensor._name
+                if names.get(tensor._name) == tensor._uid:
+                    found[tensor._name] = tensor._name
+                if tensor._is_user_uid:
+                    found[tensor._uid] = tensor._name
+        return found
 
     def uids_by_name(self) -> Mapping[str, int | None]:
         if self.loaded is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fuseplan.errors import MisalignedError
 from fuseplan.plan.plan import BuiltPlan
+from fuseplan.runtime.buffers import run_length
 from fuseplan.runtime.dispatch import make_dispatcher
 from fuseplan.runtime.launch import Program
 
@@ -22,11 +23,13 @@ class Runner:
         defaults: uid -> buffer used when a pack has no entry for it
         normalise: makes a dict by uid of any other form of pack; raises what is wrong with it
         general: makes the plan without promises on addresses, for buffers that miss an alignment
+        inner_keys: what names a tensor that no buffer can be given for; `normalise` judges such a pack
     """
 
     def __init__(self, plan: BuiltPlan, keys: Mapping[int, tuple[object, ...]], defaults: Mapping[int, object],
-                 normalise: Normalise, general: Callable[[BuiltPlan], BuiltPlan] | None = None) -> None:  # fmt: skip
-        self.plan = plan
+                 normalise: Normalise, general: Callable[[BuiltPlan], BuiltPlan] | None = None,
+                 inner_keys: Iterable[object] = ()) -> None:  # fmt: skip
+        self.plan, self._inner_keys = plan, inner_keys
         self._keys, self._defaults, self._normalise, self._general = keys, defaults, normalise, general
         self._dispatcher = self._make(plan.program)
         self._unaligned: Any = None
@@ -35,7 +38,9 @@ class Runner:
     def _make(self, program: Program) -> Any:
         keys = [self._keys.get(s.uid, (s.uid,)) for s in program.slots]
         defaults = [self._defaults.get(s.uid) for s in program.slots]
-        return make_dispatcher(program, keys, defaults, self._normalise)
+        specs = [self.plan.graph.tensors.get(s.uid) for s in program.slots]
+        runs = [run_length(t.dim, t.stride) * t.dtype.bits // 8 if t is not None else 0 for t in specs]
+        return make_dispatcher(program, keys, defaults, self._normalise, runs, self._inner_keys)
 
     def execute(self, pack: Any, workspace: Any, stream: int) -> None:
         """Check type, device and byte span of each buffer, then run.

@@ -26,6 +26,7 @@ class View(NamedTuple):
         device_index: ordinal when place is ``"cuda"``, -1 if unknown
         readonly: it must not be written
         contiguous: elements lie without gaps in row-major order
+        run_bytes: bytes in a row from the first element on, to the first gap or the end; 0 if unknown
         keep: object that keeps the memory alive
     """
 
@@ -36,6 +37,7 @@ class View(NamedTuple):
     device_index: int = 0
     readonly: bool = False
     contiguous: bool = True
+    run_bytes: int = 0
     keep: object = None
 
 
@@ -114,6 +116,22 @@ def is_row_major(dim: Sequence[int], stride: Sequence[int]) -> bool:
     return True
 
 
+def run_length(dim: Sequence[int], stride: Sequence[int], width: int = 1) -> int:
+    """How much lies in a row from the first element on, to the first gap or the end; 0 where elements overlap.
+
+    Args:
+        stride, width: steps between elements and the size of one, in the same unit
+    """
+    run = width
+    for step, extent in sorted((s, d) for d, s in zip(dim, stride, strict=True) if d > 1 and s):
+        if step > run:
+            break
+        if step < run:
+            return 0
+        run *= extent
+    return run
+
+
 def _dense(dim: tuple[int, ...]) -> tuple[int, ...]:
     """Strides without gaps, last axis fastest."""
     return tuple(math.prod(dim[i + 1 :]) for i in range(len(dim)))
@@ -141,7 +159,8 @@ def _of_torch(t: Any) -> View:
     if dim is None or not callable(stride) or not hasattr(t, "element_size"):
         return view
     nbytes = span_bytes(tuple(dim), stride(), 8 * t.element_size())
-    return view._replace(nbytes=nbytes, contiguous=is_row_major(tuple(dim), stride()))
+    run = t.element_size() * run_length(tuple(dim), stride())
+    return view._replace(nbytes=nbytes, contiguous=is_row_major(tuple(dim), stride()), run_bytes=run)
 
 
 def _api_name(name: str) -> str:
@@ -153,6 +172,7 @@ def _of_numpy(a: np.ndarray[Any, Any]) -> View:
     return View(
         a.ctypes.data, _span_of_strides(a.shape, a.strides, a.itemsize), _numpy_name(a.dtype), "cpu",
         readonly=not a.flags.writeable, contiguous=bool(a.flags.c_contiguous),
+        run_bytes=run_length(a.shape, a.strides, a.itemsize),
     )  # fmt: skip
 
 
@@ -186,6 +206,7 @@ def _of_interface(facts: dict[str, Any], place: str, keep: object = None) -> Vie
         -1 if place == "cuda" else 0,  # this protocol does not name the device
         readonly=bool(readonly),
         contiguous=is_row_major(dim, elements),
+        run_bytes=run_length(dim, stride, dtype.itemsize),
         keep=keep,
     )
 
@@ -261,6 +282,7 @@ def _of_dlpack(buffer: Any) -> View:
         tensor.device_id,
         readonly=readonly,
         contiguous=is_row_major(dim, stride),
+        run_bytes=bits * run_length(dim, stride) // 8,
         keep=capsule,
     )
 

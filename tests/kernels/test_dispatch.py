@@ -162,6 +162,23 @@ def test_larger_buffers_and_other_dims_are_accepted(kernels: Artifact) -> None:
     assert g.is_right()
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_buffer_with_gaps_is_refused_only_where_the_tensor_has_values_in_them(kernels: Artifact, library: str) -> None:
+    g, program = Guarded(), scaled_program(kernels)
+    keys, wide = [(s.uid, s.name) for s in program.slots], np.random.default_rng(1).random((N, 4), np.float32)
+    array: Any = wide if library == "numpy" else pytest.importorskip("torch").from_numpy(wide)
+    packed = make_dispatcher(program, keys, [None] * 4, by_uid, [4 * N, 4 * N, 4 * N, 4])
+    for view, run in ((array[:, 1], 4), (array[:, :2], 8), (array[::2], 16), (array.T[:3], 12)):
+        with pytest.raises(BindError, match=rf"'a' \(uid 1\) has {4 * N} bytes in a row.*a gap after {run}"):
+            packed.execute(g.pack(a=view), g.work, 0)
+        assert g.is_untouched()
+    g.a = wide.ravel()[:N].copy()  # what the kernel reads, whatever the view's axes
+    in_pairs = make_dispatcher(program, keys, [None] * 4, by_uid, [8, 4 * N, 4 * N, 4])
+    for dispatcher, view in ((packed, array.T), (packed, array[: N // 2]), (in_pairs, array[:, :2])):
+        dispatcher.execute(g.pack(a=view), g.work, 0)
+        assert g.is_right()
+
+
 def test_misaligned_address_has_its_own_error(kernels: Artifact) -> None:
     g, d = Guarded(), dispatcher_of(scaled_program(kernels, alignment=64))
     memory = np.zeros(N + 32, np.float32)

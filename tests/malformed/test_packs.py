@@ -57,6 +57,19 @@ class BadExport:
         raise BufferError("not today")
 
 
+class OnlyDlpack:
+    """A tensor of which nothing but the protocol shows."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __dlpack_device__(self) -> Any:
+        return self.tensor.__dlpack_device__()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.tensor.__dlpack__(**options)
+
+
 def readonly(array: Any) -> Any:
     made = array.view()
     made.flags.writeable = False
@@ -79,6 +92,7 @@ def type_row(id: str, make: Callable[[Mlp], Any], name: str, advice: str) -> Row
     return Row(id, make, TypeError, ArgumentError, name, advice)
 
 
+INNER = "relu.0::OUT_0"  # a virtual tensor of Mlp
 # table: make(mlp) -> pack; for every way to call and every plan
 PACKS = [
     bind_row("input-missing", lambda m: m.pack(b=...), r"'b' \(uid 12\) has no buffer", "add an entry 12"),
@@ -90,6 +104,9 @@ PACKS = [
     bind_row("name-ambiguous", lambda m: m.pack(twin=m.out.array), "'mlp' are named 'twin'", "tensor or its uid"),
     Row("name-unknown", lambda m: m.pack(z=m.out.array), KeyError, UnknownNameError, "'mlp' has no tensor named 'z'",
         "it has 'a', 'b'"),
+    bind_row("virtual-name", lambda m: m.pack(**{INNER: filled(4, 5)}), "'relu.0::OUT_0' .*is virtual", "set_output"),
+    bind_row("virtual-tensor", lambda m: {**m.pack(), m.g.find_tensor(INNER): filled(4, 5)}, "'relu.0::O.*virtual",
+        "set_output"),
     bind_row("two-buffers-name-uid", lambda m: {**m.pack(), 12: filled(8, 5)}, "two buffers for uid 12", "one buffer"),
     bind_row("two-buffers-tensor", lambda m: {m.y: filled(4, 3), **m.pack()}, "two buffers for uid 16", "one buffer"),
     type_row("key-tuple", lambda m: {(1,): m.out.array}, r"not \(1,\)", "use the tensor"),
@@ -113,6 +130,12 @@ PACKS = [
     bind_row("span-torch", lambda m: m.pack(a=torch.zeros(31)), "'a' .*spans 128 bytes.*has 124", "larger"),
     bind_row("span-bytes", lambda m: m.pack(a=bytes(127)), "'a' .*spans 128 bytes.*has 127", "larger"),
     bind_row("stride-negative", lambda m: m.pack(c=m.inputs["c"].array[:, ::-1]), "'c' .*spans 20 bytes", "larger"),
+    bind_row("gaps-input", lambda m: m.pack(a=np.zeros((4, 16), np.float32)[:, ::2]), "'a' .*128 bytes.*gap after 4",
+        "contiguous buffer"),
+    bind_row("gaps-output", lambda m: m.pack(y=filled(4, 5)[:, :3]), "'y' .*48 bytes.*gap after 12", "strides"),
+    bind_row("gaps-torch", lambda m: m.pack(a=torch.zeros(9, 8)[::2]), "'a' .*128 bytes.*gap after 32", "contiguous"),
+    bind_row("gaps-torch-columns", lambda m: m.pack(y=torch.zeros(3, 8)[:, :4].T), "'y' .*gap after 16", "contiguous"),
+    bind_row("gaps-dlpack", lambda m: m.pack(a=OnlyDlpack(torch.zeros(9, 8)[::2])), "'a' .*gap after 32", "contig"),
     bind_row("address-null", lambda m: m.pack(a=0), "'a' .*null address", "has memory"),
     bind_row("address-null-output", lambda m: m.pack(y=0), "'y' .*null address", "has memory"),
     bind_row("address-number", lambda m: m.pack(a=7), "'a' .*the integer 7, which is no address", "pass a buffer"),

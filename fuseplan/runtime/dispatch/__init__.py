@@ -5,7 +5,7 @@ Both forms behave alike; `make_dispatcher` chooses by `Settings.dispatcher`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, cast
 
 from fuseplan import settings
@@ -44,6 +44,8 @@ def make_dispatcher(
     keys: Sequence[Sequence[object]],
     defaults: Sequence[object | None],
     normalise: Normalise,
+    runs: Sequence[int] = (),
+    inner_keys: Iterable[object] = (),
 ) -> Dispatcher:
     """A dispatcher for `program`, native where a compiler and Python's headers are there.
 
@@ -51,7 +53,8 @@ def make_dispatcher(
         keys: for each slot the objects under which a pack may have its buffer, in order
         defaults: for each slot a buffer that is used when the pack has none, or None
         normalise: turns any legal pack into a dict from uid to buffer, or raises; called only for
-            packs that are not a plain dict, lack a tensor or have an unknown name
+            packs that are not a plain dict, lack a tensor, or have an unknown name or one of `inner_keys`
+        runs, inner_keys: see `Binder`
     Raises:
         ToolchainError: the setting is "native" and the dispatcher cannot be compiled
     """
@@ -60,7 +63,7 @@ def make_dispatcher(
     choice = settings.current().dispatcher
     if choice not in ("auto", "native", "python"):
         raise ArgumentError(f"dispatcher '{choice}' is not known", fix='use "auto", "native" or "python"')
-    binder, frame = Binder(program, keys, defaults, normalise), make_frame(program)
+    binder, frame = Binder(program, keys, defaults, normalise, runs, inner_keys), make_frame(program)
     if choice != "python":
         try:
             return cast(Dispatcher, native.make(binder, frame))

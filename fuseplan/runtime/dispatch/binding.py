@@ -6,7 +6,7 @@ refusal has the same words whoever runs the program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ class Binder:
         keys: for each slot the objects under which a pack may have its buffer, in order
         defaults: for each slot a buffer that is used when the pack has none, or None
         normalise: turns any legal pack into a dict from uid to buffer, or raises
+        runs: for each slot the bytes in a row from its first element on; 0 or absent: not checked
+        inner_keys: what names a tensor without a slot; a pack that has one is for `normalise` to judge
     """
 
     def __init__(
@@ -41,13 +43,16 @@ class Binder:
         keys: Sequence[Sequence[object]],
         defaults: Sequence[object | None],
         normalise: Normalise,
+        runs: Sequence[int] = (),
+        inner_keys: Iterable[object] = (),
     ) -> None:
         self.program, self.slots, self.normalise = program, program.slots, normalise
         self.keys = tuple(tuple(k) for k in keys)
         self.defaults = tuple(defaults)
         self.accepted = tuple(buffers.accepted_types(s.dtype) for s in self.slots)
+        self.runs = tuple(runs) or (0,) * len(self.slots)
         self.known_keys = frozenset(k for slot, group in zip(self.slots, self.keys, strict=True) for k in group
-                                    if slot.value is None)  # fmt: skip
+                                    if slot.value is None) | frozenset(inner_keys)  # fmt: skip
 
     def collect(self, pack: object) -> tuple[Any, ...]:
         """One buffer per slot, None for slots with a value of their own.
@@ -90,7 +95,7 @@ class Binder:
         if hits != len(pack):
             known = [k in self.known_keys for k in pack]
             if sum(known) != hits or any(isinstance(k, str) and not ok for k, ok in zip(pack, known, strict=True)):
-                return None  # possibly two buffers for one tensor, or a name that the graph does not have
+                return None  # possibly two buffers for one tensor, or a tensor or name that has no slot
         return tuple(bound)
 
     def resolve(self, index: int, buffer: Any) -> tuple[int | bytes, object]:
@@ -146,6 +151,13 @@ class Binder:
             raise BindError(
                 f"{label} spans {slot.span_bytes} bytes by its dims and strides, its buffer has {view.nbytes}",
                 fix="pass a larger buffer, or declare the tensor with the buffer's dims and strides",
+            )
+        # a buffer of the tensor's own span has the tensor's gaps; the C side sends no other here
+        if view.run_bytes and view.nbytes != slot.span_bytes and self.runs[index] > view.run_bytes:
+            raise BindError(
+                f"{label} has {self.runs[index]} bytes in a row by its dims and strides, its buffer has a gap after "
+                f"{view.run_bytes}",
+                fix="pass a contiguous buffer, or declare the tensor with the buffer's strides",
             )
         if view.address % slot.alignment:
             raise MisalignedError(f"{label} has address {view.address:#x}, not a multiple of {slot.alignment}")

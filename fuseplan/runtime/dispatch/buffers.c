@@ -101,6 +101,14 @@ static int64_t span_of(const DLTensor *t) {
   return ((last + 1) * t->bits * t->lanes + 7) / 8;
 }
 
+/* Whether a tensor of this span leaves bytes out. */
+static int has_gaps(const DLTensor *t, int64_t span) {
+  int64_t bits = t->bits * t->lanes;
+  for (int i = 0; i < t->ndim; ++i)
+    if (!t->strides || t->strides[i] != 0) bits *= t->shape[i];
+  return bits / 8 < span;
+}
+
 static int is_row_major(const DLTensor *t) {
   int64_t expected = 1;
   for (int i = t->ndim - 1; i >= 0; --i) {
@@ -142,7 +150,9 @@ static uint64_t from_tensor(const Slot *slot, DLTensorOf tensor_of, PyObject *ob
   uint32_t type = t.code | (uint32_t)t.bits << 8;
   int fits = 0;
   for (int i = 0; i < slot->num_types; ++i) fits |= slot->types[i] == type;
-  if (!fits || t.lanes != 1 || !is_at(&t, slot->place, slot->device_index) || span_of(&t) < slot->span) return 0;
+  if (!fits || t.lanes != 1 || !is_at(&t, slot->place, slot->device_index)) return 0;
+  int64_t span = span_of(&t);
+  if (span < slot->span || (span > slot->span && has_gaps(&t, span))) return 0;
   if (may_be_negated(&t, object)) return 0;
   return address_of(&t);
 }
@@ -156,13 +166,14 @@ static uint64_t from_ndarray(const Slot *slot, PyObject *object) {
     PyErr_Clear();
     return 0;
   }
-  int64_t last = view.itemsize;
+  int64_t last = view.itemsize, bytes = view.itemsize;
   for (int i = 0; i < view.ndim; ++i) {
     if (view.shape[i] == 0) last = -1;
+    if (view.strides[i] != 0) bytes *= view.shape[i];
     if (view.strides[i] > 0 && last > 0) last += (view.shape[i] - 1) * view.strides[i];
   }
   int fits = view.format && view.format[0] && !view.format[1] && strchr(slot->formats, view.format[0]) &&
-             view.itemsize == slot->itemsize && last >= slot->span;
+             view.itemsize == slot->itemsize && last >= slot->span && (last == slot->span || bytes >= last);
   uint64_t address = fits ? (uint64_t)(uintptr_t)view.buf : 0;
   PyBuffer_Release(&view); /* the caller holds the array, and an array does not move */
   return address;

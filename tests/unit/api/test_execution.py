@@ -96,6 +96,32 @@ def test_missing_unknown_and_ambiguous_keys_are_refused_by_name() -> None:
     assert np.isnan(case.y).all()
 
 
+def test_buffer_of_a_forgotten_output_is_refused_and_autotuned_neither() -> None:
+    g = cudnn.pygraph(io_data_type=DT.FLOAT, device="cpu")
+    x = np.ones((3, 4), np.float32)
+    inner = g.relu(input=g.tensor_like(x, name="x"), name="r").set_uid(7)
+    y = g.exp(input=inner, name="e").set_output(True)
+    g.build(FALLBACK)
+    pack = {"x": x, y: np.empty_like(x)}
+    for call in (g.execute, g.bind, g.autotune):
+        for key in (inner, 7, "r::OUT_0"):
+            with pytest.raises(ValueError, match=r"'r::OUT_0' \(uid 7\).*virtual.*\n.*set_output"):
+                call({**pack, key: np.empty_like(x)})
+    g.execute({**pack, 99: x, inner: None})
+    np.testing.assert_allclose(pack[y], np.exp(x.astype(np.float64)), rtol=1e-6)
+
+
+def test_uid_that_a_virtual_tensor_was_given_is_an_unknown_one() -> None:
+    """A pack may serve several graphs: under the number it can have another graph's tensor."""
+    g = cudnn.pygraph(io_data_type=DT.FLOAT, device="cpu")
+    x, y = np.ones((3, 4), np.float32), np.empty((3, 4), np.float32)
+    inner = g.relu(input=g.tensor([3, 4], name="x", uid=1))
+    g.exp(input=inner).set_output(True).set_uid(2)
+    g.build(FALLBACK)
+    g.execute({1: x, 2: y, inner.get_uid(): x})
+    np.testing.assert_allclose(y, np.exp(x.astype(np.float64)), rtol=1e-6)
+
+
 def test_execute_builds_an_unbuilt_graph() -> None:
     case = Case()
     case.g.create_execution_plans(FALLBACK)

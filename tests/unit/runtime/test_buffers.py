@@ -164,3 +164,18 @@ def test_overflow_of_a_float_type_is_infinite() -> None:
     assert buffers.encode_scalar(1e300, dtypes.FLOAT) == np.float32(np.inf).tobytes()
     assert buffers.encode_scalar(-1e300, dtypes.HALF) == np.float16(-np.inf).tobytes()
     assert np.isnan(np.frombuffer(buffers.encode_scalar(math.nan, dtypes.BFLOAT16), ml_dtypes.bfloat16))[0]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_run_length_is_what_the_elements_cover_without_a_gap(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rank = int(rng.integers(0, 4))
+    dim = tuple(int(d) for d in rng.integers(1, 4, rank))
+    stride = tuple(int(s) for s in rng.choice([0, 1, 1, 2, 3, 4, 6, 9], rank))
+    offsets = [sum(i * s for i, s in zip(at, stride, strict=True)) for at in np.ndindex(*dim)]
+    covered = next(n for n in range(len(offsets) + 1) if n not in offsets)
+    repeats = np.prod([d for d, s in zip(dim, stride, strict=True) if s == 0])
+    found = buffers.run_length(dim, stride)
+    overlaps = len(set(offsets)) * repeats < len(offsets)
+    assert found == (0 if found == 0 and overlaps else covered)
+    assert buffers.run_length(dim, tuple(8 * s for s in stride), 8) == 8 * found
