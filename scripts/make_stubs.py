@@ -75,7 +75,7 @@ def _protocol_name(schema: OpSchema) -> str:
 def _document(schema: OpSchema, indent: int) -> str:
     """The docstring; results are listed where there may be several."""
     doc = document(call_form(schema)) if schema.returns_list else schema.doc
-    end = "\n" if schema.returns_list else ""
+    end = "\n" if "\n" in doc else ""
     lines = f'"""{doc.rstrip()}{end}"""'.splitlines()
     return "".join(f"{' ' * indent}{line}\n" if line else "\n" for line in lines)
 

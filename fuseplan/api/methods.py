@@ -30,7 +30,7 @@ def document(form: CallForm) -> str:
     schema = form.schema
     names = [name for name, _ in form.results]
     result = f"[{', '.join(names)}]" if schema.returns_list else names[0]
-    return f"{schema.doc or schema.name}\n\nReturns:\n    {result}\n"
+    return f"{(schema.doc or schema.name).rstrip()}\n\nReturns:\n    {result}\n"
 
 
 def signature(form: CallForm, listed: tuple[str, ...] | None = None) -> inspect.Signature:

@@ -134,7 +134,14 @@ class OpMethods(Construction):
         *,
         out_dims: Dims = ...,
     ) -> Tensor:
-        """Convolution of image [N, C, ..] with weight [K, C / groups, ..]; groups follow from the dims."""
+        """Convolution of image [N, C, ..] with weight [K, C / groups, ..]; groups follow from the dims.
+
+        Dims are in this order whatever the memory is: channels-last is a matter of strides.
+
+        Args:
+            padding: zeros on both sides of each spatial axis, or pre_padding and post_padding; must be given
+            stride, dilation: one number per spatial axis; must be given
+        """
     @overload
     def conv_fprop(
         self,
@@ -180,6 +187,13 @@ class OpMethods(Construction):
     """Copy, and conversion to the output's type."""
     layernorm: OfInputEpsilon
     """Take off the mean and divide by the standard deviation over the axes where scale is not 1.
+
+    Shapes:
+        scale, bias: the input's rank, 1 on every axis that is not normalised
+        statistics: the input's dims, 1 on every normalised axis
+    Args:
+        norm_forward_phase: TRAINING gives the statistics, INFERENCE gives None in their place
+        epsilon: tensor of one element, added to the mean square before the root; must be given
 
     Returns:
         [Y, mean, inv_var]
@@ -289,6 +303,13 @@ class OpMethods(Construction):
     rmsnorm: OfInputEpsilon
     """Divide by the root mean square over the axes where scale is not 1.
 
+    Shapes:
+        scale, bias: the input's rank, 1 on every axis that is not normalised
+        statistics: the input's dims, 1 on every normalised axis
+    Args:
+        norm_forward_phase: TRAINING gives the statistics, INFERENCE gives None in their place
+        epsilon: tensor of one element, added to the mean square before the root; must be given
+
     Returns:
         [Y, inv_var]
     """
@@ -349,6 +370,18 @@ class OpMethods(Construction):
         softmax_precision: Any = ...,
     ) -> list[Any]:
         """Attention: softmax of scaled, biased and masked scores q k^T, times v; optionally its row statistics.
+
+        Shapes:
+            q: [B, H, S_q, D_qk]; k: [B, H_k, S_kv, D_qk]; v: [B, H_v, S_kv, D_v]; H is a multiple of H_k and of H_v
+            O: [B, H, S_q, D_v]; Stats: [B, H, S_q, 1], logarithm of the sum of exp over each row's scores
+        Args:
+            generate_stats: must be given, True or False; without statistics Stats is None
+            is_inference: the older form, not generate_stats
+            attn_scale: factor of q k^T, a number or a tensor of one element; 1 if left out
+            bias: added to the scaled scores, broadcasts to [B, H, S_q, S_kv]
+            use_causal_mask: row i sees columns 0 to i; use_causal_mask_bottom_right: counted from the last ones
+            diagonal_band_left_bound, diagonal_band_right_bound: row i sees columns above i - left, and up to i + right
+            use_padding_mask: rows and columns past seq_len_q and seq_len_kv, INT32 [B, 1, 1, 1], are left out
 
         Returns:
             [O, Stats]

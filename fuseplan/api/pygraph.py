@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fuseplan.api import enums
 from fuseplan.api.datatypes import to_enum
@@ -59,5 +59,7 @@ class pygraph(Saving):  # noqa: N801 - the API's own name
         chosen = named or current().cuda_graph_retention.upper()
         return enums.cuda_graph_retention.__members__.get(chosen, enums.cuda_graph_retention.PER_GRAPH)
 
-    def __getattr__(self, name: str) -> Any:
-        raise missing_graph_name(name)
+    if not TYPE_CHECKING:  # a type checker knows all names that there are, and shall report any other
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_graph_name(name)

@@ -326,6 +326,21 @@ _ATTRS = (  # table
     Attr("stats_use_log2", "bool", False),
 )  # fmt: skip
 
+_DOC = """Attention: softmax of scaled, biased and masked scores q k^T, times v; optionally its row statistics.
+
+Shapes:
+    q: [B, H, S_q, D_qk]; k: [B, H_k, S_kv, D_qk]; v: [B, H_v, S_kv, D_v]; H is a multiple of H_k and of H_v
+    O: [B, H, S_q, D_v]; Stats: [B, H, S_q, 1], logarithm of the sum of exp over each row's scores
+Args:
+    generate_stats: must be given, True or False; without statistics Stats is None
+    is_inference: the older form, not generate_stats
+    attn_scale: factor of q k^T, a number or a tensor of one element; 1 if left out
+    bias: added to the scaled scores, broadcasts to [B, H, S_q, S_kv]
+    use_causal_mask: row i sees columns 0 to i; use_causal_mask_bottom_right: counted from the last ones
+    diagonal_band_left_bound, diagonal_band_right_bound: row i sees columns above i - left, and up to i + right
+    use_padding_mask: rows and columns past seq_len_q and seq_len_kv, INT32 [B, 1, 1, 1], are left out
+"""
+
 SDPA = register(
     OpSchema(
         name="sdpa", family="attention",
@@ -337,6 +352,6 @@ SDPA = register(
         infer=_infer, reference=_reference, cost=_cost, decompose=_decompose, samples=sdpa_samples,
         attrs=_ATTRS, positional=("q", "k", "v"), classic=_CLASSIC, returns_list=True, prepare=_prepare,
         results=_results, aliases=("scaled_dot_product_flash_attention",),
-        doc="Attention: softmax of scaled, biased and masked scores q k^T, times v; optionally its row statistics.",
+        doc=_DOC,
     )
 )  # fmt: skip

@@ -200,6 +200,13 @@ CONV_FPROP = register(
             "pre_padding", "post_padding",
         ),
         prepare=_prepare,
-        doc="Convolution of image [N, C, ..] with weight [K, C / groups, ..]; groups follow from the dims.",
+        doc="""Convolution of image [N, C, ..] with weight [K, C / groups, ..]; groups follow from the dims.
+
+Dims are in this order whatever the memory is: channels-last is a matter of strides.
+
+Args:
+    padding: zeros on both sides of each spatial axis, or pre_padding and post_padding; must be given
+    stride, dilation: one number per spatial axis; must be given
+""",
     )
 )  # fmt: skip

@@ -220,6 +220,14 @@ _INPUTS = (Port(X), Port(SCALE, is_optional=True), Port(BIAS, is_optional=True),
 _POSITIONAL = (X, SCALE, BIAS, EPS, PHASE)
 _CLASSIC = (PHASE, X, SCALE, BIAS, EPS, "compute_data_type", "name")
 _INV_PORT = Port(INV, is_optional=True, label="INV_VARIANCE")
+_DOC = """
+Shapes:
+    scale, bias: the input's rank, 1 on every axis that is not normalised
+    statistics: the input's dims, 1 on every normalised axis
+Args:
+    norm_forward_phase: TRAINING gives the statistics, INFERENCE gives None in their place
+    epsilon: tensor of one element, added to the mean square before the root; must be given
+"""
 
 LAYERNORM = register(
     OpSchema(
@@ -227,7 +235,7 @@ LAYERNORM = register(
         inputs=_INPUTS, outputs=(Port(Y, label="Y"), Port(MEAN, is_optional=True, label="MEAN"), _INV_PORT),
         infer=_infer, reference=_layernorm, cost=_cost, decompose=_decompose, samples=_layernorm_samples,
         attrs=_ATTRS, positional=_POSITIONAL, classic=_CLASSIC, returns_list=True, results=_results,
-        doc="Take off the mean and divide by the standard deviation over the axes where scale is not 1.",
+        doc="Take off the mean and divide by the standard deviation over the axes where scale is not 1.\n" + _DOC,
     )
 )  # fmt: skip
 
@@ -238,6 +246,6 @@ RMSNORM = register(
         infer=_infer, reference=_rmsnorm, cost=_cost, decompose=_decompose, samples=_rmsnorm_samples,
         attrs=_ATTRS, positional=_POSITIONAL, classic=_CLASSIC, returns_list=True,
         results=lambda bound: tuple(p for p in _results(bound) if p == INV),
-        doc="Divide by the root mean square over the axes where scale is not 1.",
+        doc="Divide by the root mean square over the axes where scale is not 1.\n" + _DOC,
     )
 )  # fmt: skip
