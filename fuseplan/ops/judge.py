@@ -12,7 +12,7 @@ from fuseplan import dtypes
 from fuseplan.dtypes import DType
 from fuseplan.ir.graph import Graph
 from fuseplan.ops.evaluate import run_declared, run_judge
-from fuseplan.ops.perturb import run_perturbed
+from fuseplan.ops.perturb import NUM_UNMOVED_RUNS, run_perturbed
 from fuseplan.ops.schema import schema_of
 
 NUM_PERTURBED_RUNS = 7
@@ -70,7 +70,7 @@ def judge(graph: Graph, inputs: Mapping[int, Any], candidate: Mapping[int, Any])
             return _combine([_bitwise(graph, uid, a, candidate[uid]) for uid, a in run_declared(graph, inputs).items()])
         exact = {uid: np.asarray(a, dtype=np.float64) for uid, a in run_judge(graph, inputs).items()}
         spread = {uid: np.zeros(a.shape) for uid, a in exact.items()}
-        for seed in range(1 + NUM_PERTURBED_RUNS):  # 0: nothing moves
+        for seed in range(NUM_UNMOVED_RUNS + NUM_PERTURBED_RUNS):
             for uid, p in run_perturbed(graph, inputs, seed).items():
                 p = np.asarray(p, dtype=np.float64)
                 gap = np.where((p == exact[uid]) | (np.isnan(p) & np.isnan(exact[uid])), 0.0, np.abs(p - exact[uid]))
@@ -89,6 +89,7 @@ def _within(graph: Graph, uid: int, exact: Any, spread: Any, c: Any) -> Verdict:
     undecided = spread > UNDECIDED_SPREAD * np.maximum(np.abs(exact), ulp(0.0, spec.dtype))
     if spec.dtype.is_float:  # a subnormal's spread is large in relative terms only
         undecided &= spread > 4 * ulp(exact, spec.dtype)
+    undecided |= np.isinf(spread)  # an honest run overflows, or gives NaN, where the judge does not, or the reverse
     bound = 8 * spread + 4 * ulp(exact, spec.dtype)
     same = (c == exact) | (np.isnan(c) & np.isnan(exact)) | (np.isinf(exact) & (c == exact))
     error = np.where(same, 0.0, np.abs(c - exact) / np.where(bound > 0, bound, np.finfo(float).tiny))

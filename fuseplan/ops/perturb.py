@@ -25,6 +25,11 @@ _INEXACT = frozenset(
 )
 
 
+NUM_UNMOVED_RUNS = 2
+#: distance of subnormal values: a relative move would not leave the grid there
+_SMALLEST = {"FLOAT": 2.0**-149, "HALF": 2.0**-24, "BFLOAT16": 2.0**-133}
+
+
 class _Nudge:
     """How results move: a generator and the compute type whose ulp counts."""
 
@@ -39,7 +44,8 @@ class _Nudge:
         u = self.ulps * (self.rng.integers(0, 2, x.shape) * 2.0 - 1.0)  # a full ulp: see docs/design/0003
         with np.errstate(all="ignore"):
             wide = x.astype(np.float64)
-            wide = np.where(np.isfinite(wide), wide * (1.0 + u * 2.0**-self.compute.mantissa_bits), wide)
+            step = np.maximum(np.abs(wide) * 2.0**-self.compute.mantissa_bits, _SMALLEST.get(self.compute.name, 0.0))
+            wide = np.where(np.isfinite(wide) & (wide != 0), wide + u * step, wide)
             return self.on_grid(wide.astype(x.dtype))
 
     def on_grid(self, x: Any) -> Any:
@@ -99,12 +105,15 @@ def run_perturbed(graph: Graph, inputs: Mapping[int, Any], seed: int) -> dict[in
     """One moved run in the declared types; results of the non-virtual outputs by uid, as plain arrays.
 
     Args:
-        seed: of the moves; with 0 nothing moves, which is the run that a candidate most often is
+        seed: of the moves; below `NUM_UNMOVED_RUNS` nothing moves, which is the run that a candidate most often
+            is. With an odd one operands are rounded to compute types under 32 bits first
     """
 
     def run(view: NodeView, xp: ArrayNamespace, args: dict[str, Any]) -> dict[str, Any]:
-        nudge = _Nudge(seed * 1_000_003 + view.node.index, _grid_of(view.compute), 1.0 if seed else 0.0)
-        moving = {port: _wrap(nudge.on_grid(x), nudge) for port, x in args.items()}
+        nudge = _Nudge(
+            seed * 1_000_003 + view.node.index, _grid_of(view.compute), 0.0 if seed < NUM_UNMOVED_RUNS else 1.0
+        )
+        moving = {port: _wrap(nudge.on_grid(x) if seed % 2 else x, nudge) for port, x in args.items()}
         return {port: np.asarray(y) for port, y in run_reference(view, _MovingNamespace(nudge), moving).items()}
 
     plain = {uid: np.asarray(x) for uid, x in inputs.items()}
