@@ -20,6 +20,7 @@ from fuseplan.errors import (
     cudnnGraphNotSupportedError,
 )
 from fuseplan.plan.planner import make_plans
+from fuseplan.runtime import logs
 
 if TYPE_CHECKING:
     from fuseplan.plan.plan import BuiltPlan
@@ -57,6 +58,11 @@ class Planning(Validation):
         if not plans.entries:
             raise _nothing_runs(self.name, f"on {self.device}", plans.refusals)
         self._adopt_plans(plans)
+        refused = "; ".join(plans.refusals) or "none"
+        logs.info(
+            f"graph {self.name!r} on {self.device}: {len(plans.entries)} plans, the first is {plans.entries[0].name}; "
+            f"refusals: {refused}"
+        )
 
     def create_execution_plan(self, engine_id: int, knobs: dict[Any, int] | None = None) -> Planning:
         """Append exactly this plan (replay of a choice); its index is the count less one."""
@@ -172,6 +178,7 @@ class Planning(Validation):
                 entry.barred = f"it needs {made.workspace_bytes} bytes of workspace, over {self.workspace_limit}"
             else:
                 self.built[index] = made
+                logs.info(f"graph {self.name!r}: plan {index} {entry.name} is built, workspace {made.workspace_bytes}")
         if entry.barred:
             raise InvalidGraphError(
                 f"plan {index} ({entry.name}) of graph {self.name!r} is barred by a filter: {entry.barred}",

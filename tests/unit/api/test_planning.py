@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -50,6 +51,17 @@ def test_five_steps_in_order_select_the_first_plan_that_builds(lists: list[FakeP
     assert lists[0].modes == ("A", "B") and lists[0].built == [1]
     assert g.selected_engine == "quick" and g.get_workspace_size() == 4096
     assert g.get_execution_plan_count() == 6 and len(g.plans) == 6
+
+
+def test_log_names_the_graph_what_was_planned_and_what_was_built(
+    lists: list[FakePlans], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="fuseplan"):
+        make_graph().build()
+    planned_line, built_line = (r.message for r in caplog.records)
+    assert planned_line.startswith("graph 'g' on cpu: 6 plans, the first is ") and "refusals: " in planned_line
+    assert built_line == "graph 'g': plan 1 quick[TILE_M=64, own=2] is built, workspace 4096"
+    assert lists[0].built == [1]
 
 
 @pytest.mark.parametrize("modes", [None, [MODE.A, MODE.FALLBACK]])
