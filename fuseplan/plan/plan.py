@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fuseplan.engines.base import Config, Executable
 from fuseplan.engines.registry import GENERAL
@@ -15,7 +15,7 @@ from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import Program
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BuiltPlan:
     """What a dispatcher is made from, and where it came from.
 
@@ -32,7 +32,10 @@ class BuiltPlan:
     graph: Graph
     device: Device
     program: Program
-    parts: tuple[tuple[Assignment, Executable], ...] = field(repr=False, default=())
+    parts: tuple[tuple[Assignment, Executable], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"BuiltPlan({self.name} of graph {self.graph.name!r} on {self.device}, workspace {self.workspace_bytes})"
 
     @property
     def workspace_bytes(self) -> int:

@@ -66,6 +66,12 @@ def test_pack_that_does_not_fit_is_refused_before_anything_is_timed(which: str) 
     assert rows == [] and len(set(out.inner)) == 1  # still the filling
 
 
+def test_repr_of_a_plan_is_one_line() -> None:
+    plans, *_ = plans_and_pack()
+    graph = plans.graph.name
+    assert repr(plans.build(len(plans.entries) - 1)) == f"BuiltPlan(array of graph {graph!r} on cpu, workspace 0)"
+
+
 def test_nothing_is_chosen_when_every_plan_is_wrong_and_the_outputs_stay_untouched() -> None:
     plans, pack, out = plans_and_pack()
     for k in range(len(plans.entries)):
