@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Saving(Inspection):
     """Serialisation."""
 
+    _file: bytes = b""  # what a loaded plan came from
+
     def serialize(self, *, as_bytes: bool = False, include_kernels: bool = True) -> list[int] | bytes:
         """The selected plan with its compiled kernels, as the bytes of a plan file.
 
@@ -29,7 +31,8 @@ class Saving(Inspection):
             GraphStateError: the graph is not built; `repr(graph)` gives its structure
         """
         del include_kernels
-        data = plan_file.dump(self.need_built(), __version__)
+        built = self.need_built()
+        data = plan_file.dump(built, __version__) if self.loaded is None else self._file
         return data if as_bytes else list(data)
 
     def deserialize(self, *args: Any, **kwargs: Any) -> None:
@@ -55,7 +58,9 @@ class Saving(Inspection):
             structure.from_json(data, self)
         else:
             device = handle.target if handle is not None else self.device
-            loaded = plan_file.load(_to_bytes(data), device, enforce_precompiled=enforce_precompiled)
+            file = _to_bytes(data)
+            loaded = plan_file.load(file, device, enforce_precompiled=enforce_precompiled)
+            self._file = file
             self._device = device
             self._adopt_loaded(loaded)
         if handle is not None:
