@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import fuseplan as cudnn
@@ -12,15 +13,14 @@ from fuseplan.plan.assign import Assigner, Assignment
 from fuseplan.runtime.device import Device
 
 Shape = tuple[int, ...]
+DEVICE: ContextVar[str] = ContextVar("device", default="cpu")  # of the graphs made here
 FLOAT, HALF = cudnn.data_type.FLOAT, cudnn.data_type.HALF
 
 
 def begin(dtype: Any = FLOAT, **options: Any) -> Any:
     """An empty graph with dynamic shapes."""
-    options.setdefault("is_dynamic_shape_enabled", True)
-    return cudnn.pygraph(
-        io_data_type=dtype, intermediate_data_type=FLOAT, compute_data_type=FLOAT, device="cpu", **options
-    )
+    chosen = {"is_dynamic_shape_enabled": True, "device": DEVICE.get(), **options}
+    return cudnn.pygraph(io_data_type=dtype, intermediate_data_type=FLOAT, compute_data_type=FLOAT, **chosen)
 
 
 def frozen(g: Any) -> Graph:
@@ -140,6 +140,15 @@ def column_sums(shape: Shape, dtype: Any = FLOAT) -> Any:
     g = begin(dtype)
     x = g.tensor(dim=[b, m, n], name="x")
     output(g.reduction(input=g.tanh(input=x), mode=cudnn.reduction_mode.ADD), (b, 1, n), dtype=FLOAT)
+    return g
+
+
+def totals(shape: Shape, dtype: Any = FLOAT) -> Any:
+    """The mean and the largest magnitude of everything."""
+    g = begin(dtype)
+    x = g.tanh(input=g.tensor(dim=list(shape), name="x"))
+    for mode in (cudnn.reduction_mode.AVG, cudnn.reduction_mode.AMAX):
+        output(g.reduction(input=x, mode=mode), (1,) * len(shape), dtype=FLOAT)
     return g
 
 

@@ -39,6 +39,7 @@ CASES: dict[str, tuple[made.Maker, list[made.Shape]]] = {
     ),
     "pointwise-chain": (made.pointwise_chain, [(2, 3, 4), (3, 3, 4), (8, 5, 4), (17, 3, 64), (2, 64, 2)]),
     "pitched": (made.pitched, [(2, 8), (3, 24), (8, 17), (40, 24), (40, 5)]),
+    "totals": (made.totals, [(2, 3, 4), (3, 5, 7), (7, 30, 16)]),
     "column-sums": (made.column_sums, [(2, 3, 5), (3, 3, 5), (8, 30, 5), (17, 3, 64), (2, 64, 2)]),
 }
 

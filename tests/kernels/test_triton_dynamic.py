@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from fuseplan.engines.triton.compile import Compilation
 from fuseplan.engines.triton.engine import ENGINE, TritonEngine, emit
 from fuseplan.engines.triton.kernel import Kernel, ParamKind
 from fuseplan.engines.triton.knobs import complete_knobs, knob_space
+from fuseplan.ops.judge import judge
+from fuseplan.runtime.device import cuda_devices
+from fuseplan.testing.run import HostBuffer, random_inputs
 from tests.kernels import dynamic_graphs as made
 from tests.kernels import triton_cases
 
@@ -152,3 +156,33 @@ def test_interpreted_kernels_are_right_at_several_extents() -> None:
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed and int(passed.group(1)) >= 15 and "skipped" not in done.stdout, done.stdout[-2000:]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not cuda_devices(), reason="no CUDA device")
+@pytest.mark.parametrize("name", CASES)
+def test_one_kernel_is_right_at_all_extents_on_a_gpu(compiled: list[Compilation], name: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    make, shapes, num_kernels = CASES[name]
+    handle, token = cudnn.create_handle(), made.DEVICE.set("cuda")
+    try:
+        for shape in [s for s in shapes if prod(s) < 1 << 23]:
+            g = make(shape)
+            g.build([cudnn.heur_mode.A])
+            assert g.need_built().name.startswith("triton")
+            inputs = random_inputs(g.graph, seed=1)
+            outputs = {uid: HostBuffer(g.graph.tensors[uid]) for uid in g.graph.output_uids}
+            on_gpu = {u: torch.from_numpy(b.inner.copy()).cuda() for u, b in (*inputs.items(), *outputs.items())}
+            workspace = torch.empty(max(1, g.get_workspace_size()), dtype=torch.uint8, device="cuda")
+            for _ in range(2):
+                g.execute({u: t.data_ptr() for u, t in on_gpu.items()}, workspace, handle)
+            torch.cuda.synchronize()
+            for uid, b in outputs.items():
+                b.inner[:] = on_gpu[uid].cpu().numpy()
+            arrays = {uid: b.view.copy() for uid, b in inputs.items()}
+            verdict = judge(g.graph, arrays, {uid: b.view for uid, b in outputs.items()})
+            assert verdict.is_right, (shape, verdict.message)
+    finally:
+        made.DEVICE.reset(token)
+        cudnn.destroy_handle(handle)
+    assert len(compiled) == num_kernels

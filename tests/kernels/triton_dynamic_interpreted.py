@@ -29,15 +29,18 @@ SMALL = {"gemm": {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32}, "rows": {"BLOCK"
 # table: graph, form of its kernel, shapes, and the form (see `finish_shared`) that each shape picks
 CASES: dict[str, tuple[made.Maker, str, list[tuple[made.Shape, int]]]] = {
     "chain": (
-        made.pointwise_chain, "pointwise", [((2, 3, 4), 2), ((7, 9, 8), 2), ((3, 5, 7), 0), ((16, 4, 64), 2)]
+        made.pointwise_chain, "pointwise", [((2, 3, 4), 2), ((7, 9, 8), 2), ((3, 5, 7), 3), ((16, 4, 64), 2)]
     ),
     "chain-half": (
-        partial(made.pointwise_chain, dtype=made.HALF), "pointwise", [((2, 3, 4), 2), ((3, 3, 4), 0), ((3, 9, 8), 2)]
+        partial(made.pointwise_chain, dtype=made.HALF), "pointwise", [((2, 3, 4), 2), ((3, 3, 4), 3), ((3, 9, 8), 2)]
     ),
     "broadcast": (
-        made.pointwise_broadcast, "pointwise", [((2, 3, 4, 8), 1), ((3, 5, 7, 9), 0), ((2, 2, 31, 64), 1)]
+        made.pointwise_broadcast, "pointwise", [((2, 3, 4, 8), 1), ((3, 5, 7, 9), 3), ((2, 2, 31, 64), 1)]
     ),
-    "pitched": (made.pitched, "pointwise", [((2, 8), 1), ((3, 24), 1), ((40, 24), 2), ((40, 5), 0)]),
+    "pitched": (made.pitched, "pointwise", [((2, 8), 1), ((3, 24), 1), ((40, 24), 2), ((40, 5), 3)]),
+    "total": (
+        made.totals, "pointwise", [((2, 3, 4), 2), ((3, 5, 7), 3), ((7, 30, 16), 2), ((13, 30, 17), 3)]
+    ),
     "softmax": (made.softmax, "rows", [((2, 16), 1), ((3, 17), 0), ((7, 100), 1), ((5, 33), 0)]),
     "rmsnorm": (made.rmsnorm, "rows", [((2, 16), 1), ((3, 17), 0), ((7, 100), 1), ((9, 2), 0)]),
     "layernorm": (made.layernorm, "rows", [((2, 16), 1), ((3, 17), 0), ((7, 100), 1)]),
@@ -104,6 +107,19 @@ def test_one_text_is_right_at_all_extents(name: str) -> None:
         assert picked == form, f"{name} {shape} picks form {picked}"
         texts.append(found)
     assert all(text == texts[0] for text in texts)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_form_with_64_bit_positions_is_right(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("fuseplan.engines.triton.source.is_wide", lambda region, domain: True)
+    make, kind, shapes = CASES[name]
+    for shape, _ in shapes[:2]:
+        assert run_graph(make(shape), SMALL[kind])[1] == 0
+
+
+@pytest.mark.parametrize("block", [1, 4, 16])
+def test_blocks_shorter_than_the_parts_of_a_program_are_right(block: int) -> None:
+    run_graph(made.pointwise_chain((2, 3, 5)), {"BLOCK": block})
 
 
 @pytest.mark.parametrize("shape", [(1, 5, 7, 9), (3, 1, 8, 16), (3, 5, 1, 9), (3, 5, 7, 1), (1, 1, 1, 1)])

@@ -23,7 +23,7 @@ from fuseplan.engines.triton.layout import (
     largest_operand,
     merge,
 )
-from fuseplan.engines.triton.source import finish_shared
+from fuseplan.engines.triton.source import Forms, finish_shared
 from fuseplan.ir.region import Region, Role
 
 _FEW_ELEMENTS = 1 << 15  # below this one block reduces faster than a second launch starts
@@ -54,7 +54,8 @@ def _emit_flat(region: Region, knobs: Mapping[str, int], closing: Closing) -> Ke
     tile = TileAxis("i", merge(region, axes, domain), mask="inside", first="(pid == 0)")
     body = Body(region, [tile], params, out)
     flat = _flatness(region, tile)
-    out.line("pid = tl.program_id(0)")
+    if not region.graph.is_dynamic:  # else an argument
+        out.line("pid = tl.program_id(0)")
     if total > 1:
         out.line(f"i = pid{index_cast(region)} * BLOCK + tl.arange(0, BLOCK)")
         last = tile.groups[-1].axes[-1]
@@ -73,7 +74,7 @@ def _emit_flat(region: Region, knobs: Mapping[str, int], closing: Closing) -> Ke
             for operand in outputs.get(index, []):
                 body.store(index, operand)
     block = knobs["BLOCK"]
-    source, ordered = finish_shared("pointwise", params, out, ("BLOCK",), flat=flat)
+    source, ordered = finish_shared("pointwise", params, out, ("BLOCK",), Forms(len(tile.groups) > 1, flat))
     return Kernel("pointwise", source, ordered, (("BLOCK", block),), -(-total // block), knobs["num_warps"])
 
 

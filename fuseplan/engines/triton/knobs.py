@@ -16,8 +16,8 @@ from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 
 _PERSISTENT_COLUMNS = 16384  # more would not fit the registers of a block
-# table: rows and columns of a tile, for kernels that run at any extents
-_SHARED_ROW_TILES: tuple[tuple[int, int], ...] = ((1, 1024), (1, 4096), (1, 2048), (4, 256))
+# table: rows and columns of a tile, for kernels that run at any extents; the first loses least over 64 to 16384 columns
+_SHARED_ROW_TILES: tuple[tuple[int, int], ...] = ((2, 512), (1, 2048), (4, 256), (8, 128), (16, 64), (1, 4096))
 _SHARED_COLUMN_TILES: tuple[tuple[int, int], ...] = ((64, 64), (32, 64), (64, 32))
 _TRAFFIC_WEIGHT = 64.0  # elements of a tile that cost as much as one row or column of operands
 
