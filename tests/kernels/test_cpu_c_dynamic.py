@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,8 @@ from fuseplan.ops.judge import judge
 from fuseplan.plan.plan import Builder
 from fuseplan.runtime.device import cpu_device
 from fuseplan.runtime.launch import Artifact
-from fuseplan.testing.run import random_inputs, run_on_host
+from fuseplan.testing.random_graphs import smooth_graph
+from fuseplan.testing.run import judge_engines, random_inputs, run_on_host
 from tests.kernels import dynamic_graphs as made
 
 # table: graphs and the shapes at which they share kernels
@@ -106,6 +108,12 @@ def test_packed_axes_are_given_to_the_fastest_loop_at_launch() -> None:
     [launch] = cpu_c.ENGINE.build(part.region, cpu_device(), ()).launches
     numbers = [int.from_bytes(launch.template[k : k + 8], "little") for k in range(0, len(launch.template), 8)]
     assert numbers.count(1) == 2 and 120 in numbers
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_dynamic_graph_is_right(seed: int) -> None:
+    verdict = judge_engines(replace(smooth_graph(seed), is_dynamic=True), ["cpu_c"], seed)["cpu_c"]
+    assert verdict.is_right, verdict.message
 
 
 def test_dynamic_and_static_graphs_do_not_share_a_region_key() -> None:
