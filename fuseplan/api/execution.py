@@ -38,7 +38,7 @@ class Execution(Runners):
             BindError: a buffer is missing or does not fit; nothing was written
         """
         runner = self.ready
-        if runner is None or override_uids is not None:
+        if runner is None or override_uids is not None or override_shapes is not None:
             overrides = to_overrides(override_uids, override_shapes, override_strides)
             runner = self.runner_for(None, overrides)
         if tensor_uids is not None:
@@ -58,10 +58,12 @@ class Execution(Runners):
         tensor_uids: list[int] | None = None,
     ) -> None:  # table
         """Run the plan at an index, built now if needed; the selection stays. Arguments as for `execute`."""
-        overrides = to_overrides(override_uids, override_shapes, override_strides)
+        runner = self._runners.get(index)  # a plan that a filter bars later leaves this table
+        if runner is None or override_uids is not None or override_shapes is not None:
+            runner = self.runner_for(index, to_overrides(override_uids, override_shapes, override_strides))
         if tensor_uids is not None:
             tensor_dict = from_sequence(tensor_dict, tensor_uids)
-        self.runner_for(index, overrides).execute(tensor_dict, workspace, self.stream_of(handle))
+        runner.execute(tensor_dict, workspace, self.stream_of(handle))
 
     def bind(self, pack: Any, workspace: Any = None, handle: Handle | None = None) -> Callable[[], None]:
         """Check a pack once and return a call that runs the selected plan on it without checking again."""

@@ -157,9 +157,9 @@ class _Bench:
         if self.is_cuda:
             import torch
 
-            raw = torch.full((spec.span_bytes,), 255, dtype=torch.uint8, device=f"cuda:{self.device.index}")
-            view = view_cuda(raw.data_ptr(), spec.dim, spec.stride, spec.dtype, self.device.index)
-            return raw.view(self.xp.dtype(spec.dtype)), view
+            held = torch.full((spec.span_bytes,), 255, dtype=torch.uint8, device=f"cuda:{self.device.index}")
+            view = view_cuda(held.data_ptr(), spec.dim, spec.stride, spec.dtype, self.device.index)
+            return held.view(self.xp.dtype(spec.dtype)), view
         raw = np.full(spec.span_bytes, 255, dtype=np.uint8)
         address = raw.ctypes.data
         return raw.view(self.xp.dtype(spec.dtype)), view_host(address, spec.dim, spec.stride, spec.dtype)
