@@ -19,9 +19,18 @@ def run_reference(view: NodeView, xp: ArrayNamespace, args: dict[str, Array]) ->
     return schema_of(view.node.op).reference(view, xp, args)
 
 
+def run_in_compute_type(view: NodeView, xp: ArrayNamespace, args: dict[str, Array]) -> dict[str, Array]:
+    """The same with operands and results rounded to a compute type under 32 bits, which references run in FLOAT."""
+    t = view.compute
+    if not t.is_float or t.bits >= 32:
+        return run_reference(view, xp, args)
+    rounded = {port: widen(xp, narrow(xp, x, t), t) for port, x in args.items()}
+    return {port: widen(xp, narrow(xp, y, t), t) for port, y in run_reference(view, xp, rounded).items()}
+
+
 def evaluate(
     graph: Graph, inputs: Mapping[int, Array], xp: ArrayNamespace, *, judge: bool = False, keep: Iterable[int] = (),
-    run: Reference = run_reference,
+    run: Reference = run_in_compute_type,
 ) -> dict[int, Array]:  # fmt: skip
     """Results of the graph's non-virtual outputs (and of `keep`), by uid.
 
@@ -75,7 +84,7 @@ def _beside(xp: ArrayNamespace, inputs: Mapping[int, Array]) -> dict[str, Any]:
 
 def run_judge(graph: Graph, inputs: Mapping[int, Array], xp: ArrayNamespace | None = None) -> dict[int, Array]:
     """The float64 results that candidates are compared with, by uid."""
-    return evaluate(graph, inputs, xp or numpy_namespace(), judge=True)
+    return evaluate(graph, inputs, xp or numpy_namespace(), judge=True, run=run_reference)
 
 
 def run_declared(graph: Graph, inputs: Mapping[int, Array], xp: ArrayNamespace | None = None) -> dict[int, Array]:
