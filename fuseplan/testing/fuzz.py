@@ -13,8 +13,9 @@ from fuseplan.ir.text import print_graph
 from fuseplan.testing.random_graphs import exact_graph, smooth_graph
 from fuseplan.testing.run import judge_engines
 from fuseplan.testing.shrink import shrink
+from fuseplan.testing.wide_graphs import wide_graph
 
-KINDS: dict[str, Callable[[int], Graph]] = {"exact": exact_graph, "smooth": smooth_graph}
+KINDS: dict[str, Callable[[int], Graph]] = {"exact": exact_graph, "smooth": smooth_graph, "wide": wide_graph}
 
 
 def repeat_command(kind: str, seed: int, engine: str) -> str:
