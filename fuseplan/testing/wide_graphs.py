@@ -158,7 +158,9 @@ class _Wide:
             "swish": {"swish_beta": rng.choice((None, 1.702, -0.5))},
             "gen_index": {"axis": rng.randrange(-rank, rank)},
         }.get(op, {})  # type: ignore[assignment]
-        made = self.node(op, inputs, {"OUT_0": self.dim} if rng.random() < 0.04 else None, **attrs)
+        made = self.node(
+            op, inputs, {"OUT_0": self.dim} if op != "gen_index" and rng.random() < 0.04 else None, **attrs
+        )
         if op.startswith(("cmp", "logical")) and rng.random() < 0.4:
             made.dtype = BOOLEAN
 
