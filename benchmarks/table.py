@@ -21,7 +21,7 @@ def section(path: Path) -> list[str]:
     data = json.loads(path.read_text())
     facts = ", ".join(f"{k} {v}" for k, v in data.items() if k != "rows" and v is not None)
     lines = [f"## {path.parent.name}: {path.stem}", "", facts + ".", ""]
-    columns = list(dict.fromkeys(k for row in data["rows"] for k in row if k not in ("quartiles", "rel_err")))
+    columns = list(dict.fromkeys(k for row in data["rows"] for k in row if k != "quartiles"))
     lines.append("| " + " | ".join(columns) + " |")
     lines.append("|" + "---|" * len(columns))
     lines += ["| " + " | ".join(cell(row.get(c)) for c in columns) + " |" for row in data["rows"]]

@@ -80,15 +80,15 @@ def poisoned(*dim: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def pointwise_chain(dtype: torch.dtype, rows: int = 8192, cols: int = 4096) -> Work:
-    x, z = random(rows, cols, dtype=dtype), random(rows, cols, dtype=dtype)
-    bias = random(1, cols, dtype=dtype)
+    x, z = random(1, rows, cols, dtype=dtype), random(1, rows, cols, dtype=dtype)
+    bias = random(1, 1, cols, dtype=dtype)
 
     def build(handle: Any, lib: Any = cudnn) -> Any:
         g = new_graph(lib, handle, dtype, "pointwise_chain")
         X, Z, B = declare(g, lib, x, "x"), declare(g, lib, z, "z"), declare(g, lib, bias, "bias")
         y = output(g.mul(a=g.gelu_approx_tanh(input=g.bias(input=X, bias=B)), b=Z), lib, dtype)
         finish(lib, g)
-        out = poisoned(rows, cols, dtype=dtype)
+        out = poisoned(1, rows, cols, dtype=dtype)
         return g, {X: x, Z: z, B: bias, y: out}, out
 
     def formula(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:

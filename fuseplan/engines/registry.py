@@ -1,7 +1,7 @@
 """The engines: those in the tree, and those of other packages under the entry-point group `fuseplan.engines`.
 
 An engine is imported on first use. Its module `fuseplan.engines.<name>.engine` has one object, `ENGINE`; an
-entry point names such an object, which also says whether it is general (`is_general`, optional).
+entry point names such an object.
 """
 
 from __future__ import annotations
