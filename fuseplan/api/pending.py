@@ -91,6 +91,11 @@ BLOCKED_ON_WRAPPER = frozenset(
     """.split()
 )
 
+#: Functions of the module `gemm`.
+GEMM_NAMES = frozenset(
+    "MhcProjectionBackward mhc_projection_backward moe_grouped_matmul situ_mlp swiglu_mlp swiglu_moe".split()
+)
+
 #: Beginning of a name -> what to use instead; the first that fits counts.
 INSTEAD: tuple[tuple[str, str], ...] = (
     ("sdpa_fp8", "sdpa on HALF or BFLOAT16 tensors"),
@@ -105,6 +110,8 @@ INSTEAD: tuple[tuple[str, str], ...] = (
     ("block_scale", "mul with a scale tensor of the same dims"),
     ("rope", "mul, add and sub on strided views of the tensor"),
     ("moe_", "one matmul for each expert"),
+    ("swiglu_mlp", "a graph of matmul, swish and mul, then one of matmul"),
+    ("situ_mlp", "a graph of matmul, tanh, sigmoid and mul, then one of matmul"),
     ("concatenate", "outputs that are strided views of one buffer"),
     ("slice", "a tensor() with the strides of the view, bound to the address of its first element"),
     ("transpose", "a tensor() with permuted dims and strides, bound to the same buffer"),
@@ -128,6 +135,13 @@ def missing_module_name(name: str) -> AttributeError:
     if name in MODULE_NAMES:
         return _pending("fuseplan", name)
     return AttributeError(f"module 'fuseplan' has no attribute {name!r}")
+
+
+def missing_gemm_name(name: str) -> AttributeError:
+    """The error for an attribute that the module of matrix-multiply functions does not have."""
+    if name in GEMM_NAMES:
+        return _pending("fuseplan.gemm", name)
+    return AttributeError(f"module 'fuseplan.gemm' has no attribute {name!r}")
 
 
 def _pending(owner: str, name: str) -> NotYetAvailableError:

@@ -47,11 +47,19 @@ class AliasFinder(MetaPathFinder):
         head, _, rest = fullname.partition(".")
         if head != ALIAS:
             return None
-        real = f"{PACKAGE}.{rest}" if rest else PACKAGE
-        if real not in sys.modules and importlib.util.find_spec(real) is None:
+        module = _real_module(rest)
+        if module is None:
             raise ModuleNotFoundError(f"No module named {fullname!r}: {PACKAGE} has no {rest!r} yet", name=fullname)
-        module = importlib.import_module(real)
         return ModuleSpec(fullname, _AliasLoader(module), is_package=hasattr(module, "__path__"))
+
+
+def _real_module(name: str) -> ModuleType | None:
+    """The submodule of this name, or the attribute of this name that is a module."""
+    real = f"{PACKAGE}.{name}" if name else PACKAGE
+    if real in sys.modules or importlib.util.find_spec(real) is not None:
+        return importlib.import_module(real)
+    found = getattr(fuseplan, name, None)
+    return found if isinstance(found, ModuleType) else None
 
 
 def install_alias() -> None:

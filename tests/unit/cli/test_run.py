@@ -31,6 +31,10 @@ import fuseplan.testing
 assert cudnn is fuseplan and pygraph is fuseplan.pygraph and data_type is fuseplan.data_type
 assert cudnn.testing is fuseplan.testing and second is fuseplan.testing
 assert fuseplan.testing.__name__ == "fuseplan.testing" and fuseplan.testing.__spec__.name == "fuseplan.testing"
+import cudnn.gemm
+from cudnn.wrapper import Graph
+assert cudnn.gemm.__name__ == "fuseplan.gemm" and Graph is cudnn.Graph
+assert not hasattr(cudnn.gemm, "swiglu_mlp")
 try:
     import cudnn.no_such_part
 except ImportError as error:
