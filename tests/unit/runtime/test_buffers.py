@@ -14,6 +14,7 @@ import pytest
 
 from fuseplan import dtypes
 from fuseplan.errors import BindError
+from fuseplan.ops.arrays import numpy_dtype
 from fuseplan.runtime import buffers
 from fuseplan.runtime.buffers import view_of
 
@@ -48,7 +49,7 @@ def test_address_is_all_that_an_int_says() -> None:
 
 @pytest.mark.parametrize("t", [t for t in dtypes.ALL_TYPES.values() if t.numpy_name and t.name[:4] != "FAST"], ids=str)
 def test_numpy_array_of_each_type_is_seen(t: dtypes.DType) -> None:
-    dtype = np.dtype(t.numpy_name) if hasattr(np, t.numpy_name) else np.dtype(getattr(ml_dtypes, t.numpy_name))
+    dtype = numpy_dtype(t)
     a = np.zeros((3, 4), dtype)[1:, ::2]
     seen = view_of(a)
     assert (seen.address, seen.dtype, seen.place) == (a.ctypes.data, t.name, "cpu")
@@ -136,7 +137,7 @@ def nearest(value: float, t: dtypes.DType) -> float:
 @pytest.mark.parametrize("t", [dtypes.FLOAT, dtypes.HALF, dtypes.BFLOAT16, dtypes.FP8_E4M3, dtypes.FP8_E5M2], ids=str)
 def test_number_is_rounded_once(t: dtypes.DType) -> None:
     half_ulp = 2.0 ** -(t.mantissa_bits + 1)
-    dtype = np.dtype(t.numpy_name) if hasattr(np, t.numpy_name) else np.dtype(getattr(ml_dtypes, t.numpy_name))
+    dtype = numpy_dtype(t)
     # a hair beside the middle of two neighbours: rounding through float32 would land on the middle
     for value in (
         1 + half_ulp + 2.0**-40,
