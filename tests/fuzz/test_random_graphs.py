@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fuseplan.testing.fuzz import KINDS, repeat_command
+from fuseplan.testing.fuzz import KINDS, MAX_UNDECIDED, repeat_command
 from fuseplan.testing.run import judge_engines
 
 ENGINES = ("array", "cpu_c")
 BATCH = 20
-MAX_UNDECIDED = {"exact": 0.05, "smooth": 0.05, "wide": 0.5}
 QUICK = [(kind, start) for kind in KINDS for start in (0, 10)]
 FULL = [(kind, start) for kind in KINDS for start in range(20, 500, BATCH)]
 
@@ -23,9 +22,7 @@ def run_batch(kind: str, seeds: range) -> None:
             undecided += verdict.num_undecided
             elements += verdict.num_elements
     assert elements > 0
-    assert undecided < MAX_UNDECIDED[kind] * elements, f"{undecided} of {elements} elements are undecided"
-    if kind == "exact":
-        assert undecided == 0
+    assert undecided <= MAX_UNDECIDED[kind] * elements, f"{undecided} of {elements} elements are undecided"
 
 
 @pytest.mark.parametrize(("kind", "start"), QUICK)
