@@ -25,6 +25,7 @@ import numpy as np
 
 import fuseplan as cudnn
 from fuseplan import settings
+from fuseplan.runtime.device import cpu_device
 
 FLOAT = cudnn.data_type.FLOAT
 
@@ -135,7 +136,7 @@ def main() -> None:
         return
     rows = [*measure_graphs(), measure_conv()]
     facts = {
-        "device": platform.processor() or platform.machine(), "python": platform.python_version(),
+        "device": f"{cpu_device().name}, {cpu_device().arch}, {cpu_device().sm_count} cores", "python": platform.python_version(),
         "numpy": np.__version__, "fuseplan": cudnn.__version__, "command": "python -m benchmarks.planning",
         "date": datetime.date.today().isoformat(),
     }  # fmt: skip
