@@ -136,7 +136,8 @@ def main() -> None:
         return
     rows = [*measure_graphs(), measure_conv()]
     facts = {
-        "device": f"{cpu_device().name}, {cpu_device().arch}, {cpu_device().sm_count} cores", "python": platform.python_version(),
+        "device": f"{cpu_device().name}, {cpu_device().arch}, {cpu_device().sm_count} cores",
+        "python": platform.python_version(),
         "numpy": np.__version__, "fuseplan": cudnn.__version__, "command": "python -m benchmarks.planning",
         "date": datetime.date.today().isoformat(),
     }  # fmt: skip
