@@ -14,6 +14,7 @@ reference API catch what they expect)::
     |- PlanFileError          [ValueError]                 a plan file is damaged or not one of ours
     |- ToolchainError         [RuntimeError]               the C compiler failed; its source is kept
     |- DeviceError            [RuntimeError]               a device, driver or handle call failed
+    |- EngineError            [RuntimeError]               an engine of another package cannot be used
     `- cudnnGraphNotSupportedError                         well formed, but nothing here can run it
        `- NotYetAvailableError [AttributeError]            a name of the API that is not there yet
 """
@@ -81,6 +82,10 @@ class ToolchainError(FuseplanError, RuntimeError):
 
 class DeviceError(FuseplanError, RuntimeError):
     """A device, driver or handle call failed."""
+
+
+class EngineError(FuseplanError, RuntimeError):
+    """An engine of another package cannot be imported, is incomplete, or takes a name or id that is in use."""
 
 
 class cudnnGraphNotSupportedError(FuseplanError):  # noqa: N801 - the API's own name

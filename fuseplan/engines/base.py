@@ -81,10 +81,9 @@ class Executable:
     """A built region as data.
 
     Args:
-        launches: in order; slots of their patches index the region's operands
+        launches: in order; slots of their patches index the region's operands; a PYTHON launch stands alone
         scratch_bytes: private scratch; SCRATCH patches are offsets into it
-        alignments: address alignment in bytes that each operand must have, or () for none; a config
-            with ``aligned=0`` asks for a build that needs none
+        alignments: address alignment in bytes that each operand must have, or () for none
         source: readable source, empty if there is none
     """
 
@@ -98,7 +97,7 @@ class Engine(Protocol):
     """An engine; stateless but for caches. `Device` is always an argument."""
 
     name: str  # stable, goes into saved plans
-    engine_id: int  # stable id of the API's id space; fuseplan's engines start at 20000
+    engine_id: int  # stable, in the API's id space; 20000 to 29999 are for engines of this tree
     device_kinds: frozenset[str]  # "cpu", "cuda"
 
     def limits(self, device: Device) -> FusionLimits:
@@ -114,7 +113,15 @@ class Engine(Protocol):
         ...
 
     def build(self, region: Region, device: Device, config: Config) -> Executable:
-        """Compile. Raises ToolchainError if the tool-chain fails."""
+        """Compile.
+
+        Two values of `config` come from outside of the knobs: ``aligned=0`` asks for a build whose `alignments` is
+        (), and a saved plan makes a PYTHON launch again from an empty config and a region with `graph` and
+        `operands` but no values.
+
+        Raises:
+            ToolchainError: the tool-chain fails
+        """
         ...
 
     def estimate_us(self, region: Region, device: Device, config: Config) -> float:

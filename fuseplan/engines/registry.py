@@ -1,7 +1,7 @@
 """The engines: those in the tree, and those of other packages under the entry-point group `fuseplan.engines`.
 
 An engine is imported on first use. Its module `fuseplan.engines.<name>.engine` has one object, `ENGINE`; an
-entry point names such an object.
+entry point names such an object (docs/design/0004-engines-of-other-packages.md).
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from fuseplan.engines.base import Engine
+from fuseplan.errors import EngineError
+
+GROUP = "fuseplan.engines"
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,6 @@ IN_TREE = (  # one line per engine, in the order in which equal estimates are ra
     Line("null", CPU | CUDA, is_listed=False),
 )
 GENERAL = next(line.name for line in IN_TREE if line.is_general)
-UNLISTED = frozenset(line.name for line in IN_TREE if not line.is_listed)
 
 
 @cache
@@ -48,13 +50,46 @@ def _in_tree(name: str) -> Engine:
 
 @cache
 def _installed() -> tuple[Engine, ...]:
-    """Engines of other packages."""
-    return tuple(point.load() for point in entry_points(group="fuseplan.engines"))
+    """Engines of other packages, in the order of their entry points' names.
+
+    Raises:
+        EngineError: one cannot be imported, lacks a method, or has the name or id of another engine
+    """
+    points = sorted(entry_points(group=GROUP), key=lambda p: (p.name, p.value))
+    found: list[Engine] = []
+    known = [_in_tree(line.name) for line in IN_TREE] if points else []
+    for point in points:
+        engine = _loaded(point)
+        for other in (*known, *found):
+            for fact in ("name", "engine_id"):
+                if getattr(engine, fact) == getattr(other, fact):
+                    taken = f"its {fact} {getattr(engine, fact)!r} is that of engine {other.name!r}"
+                    raise _unusable(point, taken, "choose another in the package")
+        found.append(engine)
+    return tuple(found)
+
+
+def _loaded(point: EntryPoint) -> Engine:
+    try:
+        engine: Engine = point.load()
+    except Exception as e:  # whatever a foreign module raises while it is imported
+        raise _unusable(point, f"{type(e).__name__}: {e}") from e
+    missing = [m for m in (*Engine.__annotations__, *vars(Engine)) if m[0] != "_" and not hasattr(engine, m)]
+    if missing:
+        raise _unusable(point, f"it lacks {', '.join(missing)} (see fuseplan.engines.base.Engine)")
+    return engine
+
+
+def _unusable(point: EntryPoint, wrong: str, fix: str = "update the package that has it") -> EngineError:
+    return EngineError(
+        f"engine {point.name!r} ({point.value}) of another package cannot be used: {wrong}",
+        fix=f"{fix}, or uninstall it",
+    )
 
 
 @cache
 def engines_for(device_kind: str) -> tuple[Engine, ...]:
-    """Engines that may be listed for a kind of device, the general one last."""
+    """Engines that may be listed for a kind of device, the general one last. Raises EngineError."""
     own = [line for line in IN_TREE if line.is_listed and device_kind in line.device_kinds]
     made = [_in_tree(line.name) for line in own if not line.is_general]
     made += [e for e in _installed() if device_kind in e.device_kinds]
@@ -62,7 +97,7 @@ def engines_for(device_kind: str) -> tuple[Engine, ...]:
 
 
 def engine_named(name: str) -> Engine:
-    """The engine of this name. Raises KeyError."""
+    """The engine of this name. Raises KeyError, EngineError."""
     if any(line.name == name for line in IN_TREE):
         return _in_tree(name)
     for engine in _installed():

@@ -23,7 +23,7 @@ class LaunchKind(enum.IntEnum):
     HOST = 0  # call a C function with the parameter block
     CUDA = 1  # cuLaunchKernelEx
     MEMSET = 2  # fill 32-bit words on the device's stream (or with a loop on the host)
-    PYTHON = 3  # call a Python function (the array engine)
+    PYTHON = 3  # call a Python function, which may allocate; a loaded plan gets it from its engine again
 
 
 class PatchKind(enum.IntEnum):
