@@ -102,11 +102,12 @@ class _Cutter:
             group = next((g for _, uid in node.inputs if (g := self.sibling.get(uid)) is not None), None)
             reason = "reads only graph inputs" if group is None else self._refusal(group, [], node, facts)
         if group is None or reason:
-            group = Group(1 + max((g.level for g in ranked), default=-1), reason=reason)
+            group = Group(0, reason=reason)
             self.groups.append(group)
         for other in ranked:
             if other is not group:
                 other.has_dependents = True
+                group.level = max(group.level, other.level + 1)  # only where nobody depends on the group yet
         self._add(group, node, facts)
 
     def _add(self, group: Group, node: Node, facts: Facts) -> None:
@@ -135,23 +136,18 @@ class _Cutter:
             return f"family {facts.family!r} is not fused by this engine"
         if not group.families <= lim.families:
             return f"the producer's family {sorted(group.families - lim.families)[0]!r} is not fused by this engine"
-        if others and others[0].level >= group.level:
-            if group.has_dependents:
-                return "joining would make a cycle between regions"
+        if others and others[0].level >= group.level and group.has_dependents:
+            return "joining would make a cycle between regions"
         if len(group.nodes) >= lim.max_nodes:
             return f"the region is full ({lim.max_nodes} nodes)"
         new = {uid for _, uid in node.inputs if self.group_of.get(uid) is not group}
         if len(group.operands | new) + len(node.outputs) > lim.max_operands:
             return f"the region would have more than {lim.max_operands} operands"
         if facts.family in _ANCHOR_FAMILIES:
-            reason = self._anchor_refusal(group, facts)
-        elif facts.axes:
-            reason = self._reduction_refusal(group, node, facts)
-        else:
-            reason = self._pointwise_refusal(group, node, facts)
-        if not reason and others and others[0].level >= group.level:
-            group.level = others[0].level + 1  # nobody depends on the group yet, so it may move later
-        return reason
+            return self._anchor_refusal(group, facts)
+        if facts.axes:
+            return self._reduction_refusal(group, node, facts)
+        return self._pointwise_refusal(group, node, facts)
 
     def _anchor_refusal(self, group: Group, facts: Facts) -> str:
         if group.anchor:
@@ -165,17 +161,16 @@ class _Cutter:
         source = strip(self.graph.tensors[node.inputs[0][1]].dim)
         if source != group.domain:
             return f"it reduces dims {list(source)}, the region iterates over {list(group.domain)}"
-        if any(uid in group.reduced for _, uid in node.inputs) and group.anchor:
-            return f"a reduction's result is used again after the {group.anchor}"
+        reads_reduced = any(uid in group.reduced for _, uid in node.inputs)
         if group.anchor:
+            if reads_reduced:
+                return f"a reduction's result is used again after the {group.anchor}"
             if facts.reuses or not facts.modes <= lim.reduce_after_anchor:
                 return f"this reduction cannot close a region with a {group.anchor}"
             return ""
         if group.axes and group.axes != facts.axes and not lim.mixed_reductions:
             return f"it reduces axes {list(facts.axes)}, the region already reduces {list(group.axes)}"
-        if any(uid in group.reduced for _, uid in node.inputs) and not lim.reuse_reduction:
-            return "a reduction's result is used again over the reduced axes"
-        if facts.reuses and not lim.reuse_reduction:
+        if (reads_reduced or facts.reuses) and not lim.reuse_reduction:
             return "a reduction's result is used again over the reduced axes"
         return ""
 
