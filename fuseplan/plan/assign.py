@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fuseplan.engines.base import Config, Engine, FusionLimits
-from fuseplan.engines.registry import GENERAL, engine_named, engines_for
+from fuseplan.engines.registry import GENERAL, engines_for
 from fuseplan.errors import cudnnGraphNotSupportedError
 from fuseplan.ir.graph import Graph
 from fuseplan.ir.region import Cost, Operand, Region, Role
@@ -123,8 +123,3 @@ def _work(graph: Graph) -> Cost:
             found[key] = schema_of(node.op).cost(NodeView(node, graph))
         total += found[key]
     return total
-
-
-def general_engine() -> Engine:
-    """The engine that takes any graph."""
-    return engine_named(GENERAL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -60,12 +59,6 @@ class TuneReport:
 
 MakeRunner = Callable[[BuiltPlan], Runner]
 Progress = Callable[[TuneRow, int, int], None]
-
-
-def print_progress(row: TuneRow, done: int, total: int) -> None:
-    """One line a candidate on standard error."""
-    shown = row.outcome if row.us is None else f"{row.us:.2f} us"
-    print(f"autotune {done}/{total}: {row.name}: {shown}", file=sys.stderr, flush=True)
 
 
 def autotune(plans: PlanList, make_runner: MakeRunner, pack: Mapping[int, Any], workspace: Any, stream: int,
