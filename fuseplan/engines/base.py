@@ -7,33 +7,10 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Protocol
 
+from fuseplan.ir.limits import FusionLimits
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import Launch
-
-
-@dataclass(frozen=True)
-class FusionLimits:
-    """What an engine can fuse into one region, as data for `lowering.partition`.
-
-    Args:
-        families: node families it takes: pointwise, reduction, norm, matmul, conv, attention
-        reuse_reduction: a reduction's result may be used again over the reduced axes in the same region
-        reduce_after_anchor: reduction modes that may close a region after an anchor (results not used again)
-        pointwise_before_anchor: pointwise nodes may feed an anchor in the same region
-        mixed_reductions: reductions over different axes may share a region
-        max_nodes, max_operands: size of a region
-        whole_graph: take the whole graph as one region, whatever it holds
-    """
-
-    families: frozenset[str] = frozenset()
-    reuse_reduction: bool = False
-    reduce_after_anchor: frozenset[str] = frozenset()
-    pointwise_before_anchor: bool = False
-    mixed_reductions: bool = False
-    max_nodes: int = 64
-    max_operands: int = 32
-    whole_graph: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +112,6 @@ class Engine(Protocol):
         NONDETERMINISTIC: floats are added up in an order that may change from run to run.
         """
         ...
+
+
+__all__ = ["Config", "Engine", "Executable", "FusionLimits", "KnobSpace", "Support", "YES", "config", "no"]

@@ -2,39 +2,18 @@
 
 One pass over the nodes in order; a node joins the group of a producer or starts its own. Every group
 has a level, and an edge between groups always goes to a higher level, so groups never form a cycle.
-Knows no engine: what may fuse arrives as `FusionLimits`-shaped data.
+Knows no engine: what may fuse arrives as `FusionLimits`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from fuseplan.ir.graph import Graph, Node
+from fuseplan.ir.limits import FusionLimits
 from fuseplan.lowering.fragment import Facts, FragmentCache, pad_dim, strip
 
 _ANCHOR_FAMILIES = frozenset({"matmul", "conv", "attention"})
-
-
-class Limits(Protocol):
-    """What cutting reads of an engine's limits (see `engines.base.FusionLimits`)."""
-
-    @property
-    def families(self) -> frozenset[str]: ...
-    @property
-    def reuse_reduction(self) -> bool: ...
-    @property
-    def reduce_after_anchor(self) -> frozenset[str]: ...
-    @property
-    def pointwise_before_anchor(self) -> bool: ...
-    @property
-    def mixed_reductions(self) -> bool: ...
-    @property
-    def max_nodes(self) -> int: ...
-    @property
-    def max_operands(self) -> int: ...
-    @property
-    def whole_graph(self) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -56,7 +35,7 @@ class Group:
         return next(iter(self.families & _ANCHOR_FAMILIES), "")
 
 
-def partition(graph: Graph, limits: Limits, cache: FragmentCache | None = None) -> list[Group]:
+def partition(graph: Graph, limits: FusionLimits, cache: FragmentCache | None = None) -> list[Group]:
     """Groups of node indices in an order that runs producers first; nodes whose results nobody needs are left out."""
     cache = cache or FragmentCache(graph)
     alive = live_nodes(graph)
@@ -83,7 +62,7 @@ def live_nodes(graph: Graph) -> list[bool]:
 class _Cutter:
     """State of one pass."""
 
-    def __init__(self, graph: Graph, limits: Limits, cache: FragmentCache) -> None:
+    def __init__(self, graph: Graph, limits: FusionLimits, cache: FragmentCache) -> None:
         self.graph, self.limits, self.cache = graph, limits, cache
         self.groups: list[Group] = []
         self.group_of: dict[int, Group] = {}  # uid -> group that makes it

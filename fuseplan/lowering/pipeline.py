@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from fuseplan.ir.graph import Graph
+from fuseplan.ir.limits import FusionLimits
 from fuseplan.ir.region import Region
 from fuseplan.lowering.fragment import FragmentCache
 from fuseplan.lowering.fuse import fuse
-from fuseplan.lowering.partition import Limits, partition
+from fuseplan.lowering.partition import partition
 
 
-def lower(graph: Graph, limits: Limits, cache: FragmentCache | None = None) -> list[Region]:
+def lower(graph: Graph, limits: FusionLimits, cache: FragmentCache | None = None) -> list[Region]:
     """Regions of the graph under an engine's limits, in launch order.
 
     1. decompose: each node to primitives (`fragment`)
