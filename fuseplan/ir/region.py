@@ -19,6 +19,8 @@ Ops of a value:
     conv_fprop           x [N, C, s..], w [K, C/g, f..]; attrs: pre_pad, post_pad, stride, dilation, flip
     sdpa                 attention; only engines that take the graph slice run it
 
+An axis is counted from 0 among the region's dims.
+
 Exact rules shared by references and emitters: ``max(a, b) = a if a > b or a != a else b`` and
 ``min(a, b) = a if a < b or a != a else b`` (so NaN is propagated from either side), also inside
 reductions with the accumulator as `b`; comparisons with NaN are false except `ne`; `not_`,
@@ -66,6 +68,21 @@ class Value:
             if key == name:
                 return value
         raise KeyError(name)
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Axes of a `reduce` or `count`."""
+        return self.attr("axes")  # type: ignore[return-value]
+
+    @property
+    def axis(self) -> int:
+        """Axis of an `index`."""
+        return self.attr("axis")  # type: ignore[return-value]
+
+    @property
+    def mode(self) -> str:
+        """Mode of a `reduce`."""
+        return self.attr("mode")  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +138,14 @@ class Region:
     def operand_of(self) -> dict[int, int]:
         """Load value -> operand index."""
         return dict(self.loads)
+
+    @cached_property
+    def outputs_of(self) -> dict[int, tuple[int, ...]]:
+        """Stored value -> operands that it is stored to."""
+        found: dict[int, tuple[int, ...]] = {}
+        for value, operand in self.stores:
+            found[value] = (*found.get(value, ()), operand)
+        return found
 
     @cached_property
     def anchors(self) -> tuple[int, ...]:

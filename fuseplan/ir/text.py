@@ -39,12 +39,9 @@ def print_region(region: Region) -> str:
     for k, o in enumerate(region.operands):
         lines.append(f"  operand {k}: {o.role.value} {type_name(o.dtype, o.dim)} stride {list(o.stride)} uid {o.uid}")
     load_of = region.operand_of
-    store_of: dict[int, list[int]] = {}
-    for value, operand in region.stores:
-        store_of.setdefault(value, []).append(operand)
     for i, v in enumerate(region.values):
         args = ", ".join([f"v{a}" for a in v.args] + [f"{k}={x}" for k, x in v.attrs])
         source = f" operand {load_of[i]}" if i in load_of else ""
-        stored = "".join(f" -> operand {k}" for k in store_of.get(i, ()))
+        stored = "".join(f" -> operand {k}" for k in region.outputs_of.get(i, ()))
         lines.append(f"  v{i}: {type_name(v.dtype, v.dim)} = {v.op}({args}){source}{stored}")
     return "\n".join(lines)

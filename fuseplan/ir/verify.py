@@ -46,6 +46,9 @@ def verify_region(region: Region) -> None:
             raise InvalidGraphError(f"value v{i} ({v.op}): dims {v.dim} in a region of rank {rank}")
         if (v.op == "load") != (i in loads):
             raise InvalidGraphError(f"value v{i} ({v.op}): a load names exactly one operand")
+        axes = v.axes if v.op in ("reduce", "count") else (v.axis,) if v.op == "index" else ()
+        if any(not 0 <= a < rank for a in axes):
+            raise InvalidGraphError(f"value v{i} ({v.op}): axes {axes} in a region of rank {rank}")
     for i, k in (*region.loads, *region.stores):
         v, o = region.values[i], region.operands[k]
         if o.dim != v.dim or o.dtype is not v.dtype:

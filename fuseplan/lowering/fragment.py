@@ -135,8 +135,8 @@ def _facts(graph: Graph, node: Node, fragment: Fragment) -> Facts:
     reuses = False
     for i, v in enumerate(values):
         if v.op == "reduce":
-            axes.update(a - len(v.dim) for a in _axes(v))
-            modes.add(str(v.attr("mode")))
+            axes.update(a - len(v.dim) for a in v.axes)
+            modes.add(v.mode)
             domain = _larger(domain, values[v.args[0]].dim)
         from_reduce[i] = v.op == "reduce" or any(from_reduce[a] for a in v.args)
     for i, v in enumerate(values):
@@ -146,10 +146,6 @@ def _facts(graph: Graph, node: Node, fragment: Fragment) -> Facts:
         domain = _larger(domain, values[i].dim)
     cost = schema.cost(NodeView(node, graph))
     return Facts(schema.family, tuple(sorted(axes)), reuses, frozenset(modes), strip(domain), cost)
-
-
-def _axes(value: Value) -> tuple[int, ...]:
-    return value.attr("axes")  # type: ignore[return-value]
 
 
 def _larger(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

@@ -36,9 +36,8 @@ def effective_stride(operand: Operand) -> tuple[int, ...]:
 def reduced_axes(region: Region, value: int) -> tuple[int, ...]:
     """Axes over which a reduction really reduces: extent of its argument above 1."""
     v = region.values[value]
-    axes: tuple[int, ...] = v.attr("axes")  # type: ignore[assignment]
     dim = region.values[v.args[0]].dim
-    return tuple(sorted([a for a in axes if dim[a] != 1]))
+    return tuple(sorted([a for a in v.axes if dim[a] != 1]))
 
 
 def element_operands(region: Region) -> list[int]:
@@ -105,6 +104,6 @@ def _can_merge(region: Region, strides: list[tuple[int, ...]], slow: int, fast: 
     for v in region.values:
         if (v.dim[slow] == 1) != (v.dim[fast] == 1):
             return False
-        if v.op == "index" and v.attr("axis") in (slow, fast):
+        if v.op == "index" and v.axis in (slow, fast):
             return False
     return True

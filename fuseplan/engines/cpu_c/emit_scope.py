@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from fuseplan.codegen import c_expr
 from fuseplan.codegen.writer import LineWriter, node_numbers, operand_names
@@ -147,12 +148,10 @@ class Scope:
         elif v.op == "const":
             text = c_expr.literal(v.attr("value"), v.dtype)  # type: ignore[arg-type]
         elif v.op == "index":
-            text = self._counted(f"(int64_t){self._position(v.attr('axis'))}", v.compute, v.dtype)
+            text = self._counted(f"(int64_t){self._position(v.axis)}", v.compute, v.dtype)
         elif v.op == "count":
             dim = self.region.values[v.args[0]].dim
-            number = 1
-            for a in v.attr("axes"):  # type: ignore[union-attr]
-                number *= dim[a]  # type: ignore[index]
+            number = prod([dim[a] for a in v.axes])
             text = self._counted(self.args.number(f"count{value}", number), v.compute, v.dtype)
         elif v.op in ("cast", "reduce"):  # a reduction over extents of 1 keeps its argument
             source = self.region.values[v.args[0]].dtype
@@ -175,7 +174,7 @@ class Scope:
 
     def accumulator(self, reduce: int) -> c_expr.Accumulator:
         v = self.region.values[reduce]
-        return c_expr.ACCUMULATORS[c_expr.KIND[v.compute.name]][str(v.attr("mode"))]
+        return c_expr.ACCUMULATORS[c_expr.KIND[v.compute.name]][v.mode]
 
     def finish(self, reduce: int, text: str) -> None:
         """Define a reduction's value from its accumulator."""
@@ -193,7 +192,7 @@ class Scope:
     def _counted(self, text: str, compute: DType, dtype: DType) -> str:
         return c_expr.convert(c_expr.convert(text, INT64, compute), compute, dtype)
 
-    def _position(self, axis: object) -> str:
+    def _position(self, axis: int) -> str:
         for k, loop in enumerate(self.axes):
             if axis in loop.members:
                 return self.index[k]

@@ -118,8 +118,8 @@ def _op_refusal(region: Region) -> str:
     for i, v in enumerate(region.values):
         if v.op not in _TAKEN:
             return f"value {i} is {v.op}, which this engine does not emit"
-        if v.op == "reduce" and v.attr("mode") not in _MODES:
-            return f"value {i} reduces with mode {v.attr('mode')!r}, which this engine does not emit"
+        if v.op == "reduce" and v.mode not in _MODES:
+            return f"value {i} reduces with mode {v.mode!r}, which this engine does not emit"
         if v.op == "conv_fprop" and not 3 <= len(v.dim) <= 5:
             return f"value {i} convolves {len(v.dim) - 2} spatial axes, this engine takes 1 to 3"
         if v.op == "conv_fprop" and len(v.attr("stride")) != len(v.dim) - 2:  # type: ignore[arg-type]

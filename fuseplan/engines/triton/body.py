@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from fuseplan.codegen import triton_expr as expr
 from fuseplan.codegen.writer import LineWriter
 from fuseplan.dtypes import BOOLEAN, INT32
 from fuseplan.engines.triton.kernel import ParamList
-from fuseplan.engines.triton.layout import Group, has_axis, has_group, is_adjacent, padded, stride_of
+from fuseplan.engines.triton.layout import Group, has_group, is_adjacent, stride_of
 from fuseplan.ir.region import Region, Role
 
 
@@ -47,7 +48,7 @@ class Body:
     ) -> None:
         """`origin` is added to the address of a store that extends over no axis, to give it the tile's rank."""
         self.region, self.axes, self.params, self.out = region, tuple(axes), params, out
-        self.rank, self.origin = len(region.domain), origin
+        self.origin = origin
 
     def split_index(self, axis: TileAxis, *, is_flat: bool = False) -> None:
         """Positions within each group of an axis, from the position along it.
@@ -83,7 +84,7 @@ class Body:
 
     def stride(self, operand: int, group: Group) -> str:
         """Stride of an operand along a group: literal 0 or 1, else a parameter."""
-        step = stride_of(self.region.operands[operand], group, self.rank)
+        step = stride_of(self.region.operands[operand], group)
         return self.params.stride(f"s{operand}_{group.axes[-1]}", step, operand, is_walked=group.trips != 1)
 
     def address(self, operand: int) -> tuple[str, list[TileAxis]]:
@@ -138,21 +139,16 @@ class Body:
 
     def _position(self, index: int) -> str:
         value = self.region.values[index]
-        axis = int(str(value.attr("axis"))) % self.rank
+        axis = value.axis
         for tile in self.axes:
             for group in tile.groups:
-                if axis in group.axes and has_axis(value.dim, axis, self.rank):
+                if axis in group.axes and value.dim[axis] > 1:
                     return expr.coerce(f"({tile.index_of(group)}).to(tl.int32)", INT32, value.dtype)
         return expr.literal(0, value.dtype)
 
     def _count(self, index: int) -> str:
         value = self.region.values[index]
-        axes = value.attr("axes")
-        assert isinstance(axes, tuple)
-        dim = padded(self.region.values[value.args[0]].dim, self.rank)
-        total = 1
-        for axis in axes:
-            total *= dim[int(str(axis)) % self.rank]
+        total = prod(self.region.values[value.args[0]].dim[a] for a in value.axes)
         name = self.params.number(f"count{index}", total, "i32" if total < 2**31 else "i64")
         return f"tl.full((), {name}, {expr.VALUE_TYPES[value.dtype]})"
 
@@ -164,7 +160,7 @@ class Body:
                 found += [axis.first] if axis.first else []
                 continue
             found += [axis.mask] if axis.mask else []
-            missing = [g for g in axis.groups if g.extent > 1 and not has_group(dim, g, self.rank)]
+            missing = [g for g in axis.groups if g.extent > 1 and not has_group(dim, g)]
             found += [f"({axis.index_of(g)} == 0)" for g in missing]
         return found
 
@@ -182,6 +178,6 @@ class Body:
         self.out.line(f"tl.store({address}, {stored}{mask})")
 
 
-def extends_over(dim: Sequence[int], axis: TileAxis, rank: int) -> bool:
+def extends_over(dim: Sequence[int], axis: TileAxis) -> bool:
     """Whether dims extend over any group of a tile axis."""
-    return any(has_group(dim, g, rank) for g in axis.groups)
+    return any(has_group(dim, g) for g in axis.groups)

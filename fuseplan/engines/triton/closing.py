@@ -14,7 +14,7 @@ from fuseplan.codegen.writer import LineWriter
 from fuseplan.dtypes import BFLOAT16, FLOAT, HALF
 from fuseplan.engines.triton.body import Body
 from fuseplan.engines.triton.kernel import Fill, Kernel, ParamList
-from fuseplan.engines.triton.layout import has_group, padded, reduced_axes
+from fuseplan.engines.triton.layout import has_group, reduced_axes
 from fuseplan.engines.triton.source import finish_source
 from fuseplan.ir.graph import span_elements
 from fuseplan.ir.region import Region
@@ -52,7 +52,7 @@ class Closing:
         self.accumulators: dict[int, Accumulator] = {}
         self.scratch_bytes = 0
         for index in region.reductions:
-            mode = str(region.values[index].attr("mode"))
+            mode = region.values[index].mode
             bits = mode == "max" and is_never_negative(region, region.values[index].args[0])
             operand = direct_output(region, index)
             self.accumulators[index] = Accumulator(mode, operand, self.scratch_bytes, bits)
@@ -79,7 +79,7 @@ class Closing:
             terms = [body.params.operand(acc.operand, as_type=element)]
         else:
             terms = [body.params.scratch(acc.offset, element)]
-        kept = [(a, g) for a in body.axes for g in a.groups if g.extent > 1 and has_group(reduction.dim, g, body.rank)]
+        kept = [(a, g) for a in body.axes for g in a.groups if g.extent > 1 and has_group(reduction.dim, g)]
         terms += [f"{a.index_of(g)} * {body.stride(acc.operand, g)}" for a, g in kept]
         terms.append(f"tl.zeros(({'1, ' * rank}), tl.int32)")
         masks = dict.fromkeys(a.mask for a, _ in kept if a.mask)
@@ -107,10 +107,10 @@ class Closing:
 def direct_output(region: Region, index: int) -> int:
     """The output that a closing reduction can add up in, or -1."""
     value = region.values[index]
-    mode = value.attr("mode")
+    mode = value.mode
     if mode != "add" and not (mode == "max" and is_never_negative(region, value.args[0])):
         return -1
-    outputs = [operand for stored, operand in region.stores if stored == index]
+    outputs = region.outputs_of.get(index, ())
     if len(outputs) != 1 or region.users[index] or value.dtype is not FLOAT or value.compute is not FLOAT:
         return -1
     target = region.operands[outputs[0]]
@@ -148,11 +148,11 @@ def closing_gap(region: Region) -> str:
             return "a reduction that closes a region runs over all axes, or adds up in a dense FLOAT output"
         if index in later:
             return "a reduction of a reduction cannot close a region"
-        if value.attr("mode") == "mul":
+        if value.mode == "mul":
             return "a product over all elements has no atomic form"
         if value.compute not in (FLOAT, HALF, BFLOAT16):
             return f"a closing reduction in compute type {value.compute} has no atomic form"
-        if max(padded(source.dim, rank)[-2:] if region.anchors else source.dim) == 1:
+        if max(source.dim[-2:] if region.anchors else source.dim) == 1:
             return "a closing reduction of something that does not extend over the tile"
     for index in later:
         if any(extent > 1 for extent in region.values[index].dim):
@@ -184,8 +184,8 @@ def emit_finish(region: Region, closing: Closing) -> Kernel:
             out.line(f"v{index} = {closing.finished_value(index, params)}")
         else:
             body.define(index)
-        for value, operand in region.stores:
-            if value == index and index in closing.finished:
+        if index in closing.finished:
+            for operand in region.outputs_of.get(index, ()):
                 body.store(index, operand)
     source, ordered = finish_source("finish", params, out, ())
     return Kernel("finish", source, ordered, (), 1, 1)

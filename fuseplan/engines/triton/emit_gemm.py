@@ -17,7 +17,7 @@ from fuseplan.dtypes import BFLOAT16, FLOAT, HALF, DType
 from fuseplan.engines.triton.body import Body, TileAxis
 from fuseplan.engines.triton.closing import Closing, emit_finish
 from fuseplan.engines.triton.kernel import Emitted, Fill, Kernel, ParamList
-from fuseplan.engines.triton.layout import Group, has_axis, index_cast, is_adjacent, merge, padded, stride_of
+from fuseplan.engines.triton.layout import Group, index_cast, is_adjacent, merge, stride_of
 from fuseplan.engines.triton.source import finish_shared
 from fuseplan.ir.region import Region
 
@@ -114,13 +114,13 @@ class _Gemm:
     def _step(self, operand: int, axis: int, name: str) -> str:
         """Stride of a matmul operand along one of its own axes."""
         spec = self.region.operands[operand]
-        step = padded(spec.stride, self.rank)[axis] if has_axis(spec.dim, axis, self.rank) else 0
+        step = spec.stride[axis] if spec.dim[axis] > 1 else 0
         return self.params.stride(name, step, operand)
 
     def _batch_offset(self, operand: int) -> str:
         terms = [self.params.operand(operand)]
         for group in self.batch_axis.groups:
-            if stride_of(self.region.operands[operand], group, self.rank):
+            if stride_of(self.region.operands[operand], group):
                 terms.append(f"{self.batch_axis.index_of(group)} * {self.body.stride(operand, group)}")
         return " + ".join(terms)
 
@@ -172,9 +172,6 @@ class _Gemm:
         anchor = self.region.values[self.anchor]
         self.out.line(f"v{self.anchor} = {expr.from_work(acc, anchor.compute, anchor.dtype)}")
         values, main = self.region.values, set(self.region.values[self.anchor].args)
-        outputs: dict[int, list[int]] = {}
-        for stored, operand in self.region.stores:
-            outputs.setdefault(stored, []).append(operand)
         for index, value in enumerate(values):
             if index in self.closing.dependent or (index in main and self.region.users[index] == (self.anchor,)):
                 continue
@@ -183,7 +180,7 @@ class _Gemm:
                 continue
             if index != self.anchor:
                 self.body.define(index)
-            for operand in outputs.get(index, []):
+            for operand in self.region.outputs_of.get(index, ()):
                 self.body.store(index, operand)
 
     def _close(self, index: int) -> None:
@@ -192,19 +189,17 @@ class _Gemm:
         arg = reduction.args[0]
         source = self.region.values[arg]
         work = expr.work_type(reduction.compute)
-        mode = str(reduction.attr("mode"))
+        mode = reduction.mode
         x = expr.to_work(f"v{arg}", source.dtype, reduction.compute)
         seen = [
-            axis
-            for axis in self.body.axes
-            if any(g.extent == 1 or has_axis(source.dim, g.axes[-1], self.rank) for g in axis.groups)
+            axis for axis in self.body.axes if any(g.extent == 1 or source.dim[g.axes[-1]] > 1 for g in axis.groups)
         ]
         sides = ("BLOCK_M" if self.m_axis in seen else "1", "BLOCK_N // SPLIT_N" if self.n_axis in seen else "1")
         x = f"tl.broadcast_to({x}, ({', '.join(sides)}))"
         guards = self.body.guards(source.dim, seen)
         kept = f"tl.where({' & '.join(guards)}, {x}, {expr.neutral(mode, work)})" if guards else x
         self.out.line(f"t{index} = {kept}")
-        sides_kept = [axis for axis in (0, 1) if has_axis(reduction.dim, self.rank - 2 + axis, self.rank)]
+        sides_kept = [axis for axis in (0, 1) if reduction.dim[self.rank - 2 + axis] > 1]
         if len(sides_kept) < 2:
             over = str(1 - sides_kept[0]) if sides_kept else "None"
             self.out.line(f"t{index} = {expr.fold(mode, f't{index}', over, work)}")

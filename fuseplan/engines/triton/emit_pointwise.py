@@ -48,7 +48,7 @@ def emit_pointwise(region: Region, knobs: Mapping[str, int]) -> Emitted:
 
 def _emit_flat(region: Region, knobs: Mapping[str, int], closing: Closing) -> Kernel:
     domain, rank = region.domain, len(region.domain)
-    axes = by_stride(range(rank), largest_operand(region, Role.OUT), rank)
+    axes = by_stride(range(rank), largest_operand(region, Role.OUT))
     params, out = ParamList(region, "i64" if is_wide(region, domain) else "i32"), LineWriter("    ")
     total = prod(domain)
     tile = TileAxis("i", merge(region, axes, domain), mask="inside", first="(pid == 0)")
@@ -63,15 +63,12 @@ def _emit_flat(region: Region, knobs: Mapping[str, int], closing: Closing) -> Ke
         count = body.extent(tile.groups[0]) if one else params.number("n", total, is_vector=is_adjacent(region, last))
         out.line(f"inside = i < {count}")
         body.split_index(tile, is_flat=flat is not None)
-    outputs: dict[int, list[int]] = {}
-    for stored, operand in region.stores:
-        outputs.setdefault(stored, []).append(operand)
     for index, value in enumerate(region.values):
         if value.op == "reduce":
             _close(body, tile, index, closing)
         elif index not in closing.dependent:
             body.define(index)
-            for operand in outputs.get(index, []):
+            for operand in region.outputs_of.get(index, ()):
                 body.store(index, operand)
     block = knobs["BLOCK"]
     source, ordered = finish_shared("pointwise", params, out, ("BLOCK",), Forms(len(tile.groups) > 1, flat))
@@ -82,9 +79,9 @@ def _close(body: Body, tile: TileAxis, index: int, closing: Closing) -> None:
     """Add the program's part of a closing reduction to its accumulator."""
     reduction = body.region.values[index]
     source = body.region.values[reduction.args[0]]
-    work, mode = expr.work_type(reduction.compute), str(reduction.attr("mode"))
+    work, mode = expr.work_type(reduction.compute), reduction.mode
     x = expr.to_work(f"v{reduction.args[0]}", source.dtype, reduction.compute)
-    seen = [tile] if any(has_group(source.dim, g, body.rank) for g in tile.groups) else []
+    seen = [tile] if any(has_group(source.dim, g) for g in tile.groups) else []
     guards = " & ".join(body.guards(source.dim, seen))
     body.out.line(f"t{index} = tl.where({guards}, tl.broadcast_to({x}, (BLOCK,)), {expr.neutral(mode, work)})")
     body.out.line(f"t{index} = {expr.fold(mode, f't{index}', '0', work)}")
@@ -95,8 +92,7 @@ def _flatness(region: Region, tile: TileAxis) -> bool | None:
     """Whether a shared kernel's axes are one here; None if its values do not allow it at any extents."""
     if not region.graph.is_dynamic or len(tile.groups) < 2 or any(v.op == "index" for v in region.values):
         return None
-    rank = len(region.domain)
     for dim in (*(v.dim for v in region.values), *(o.dim for o in region.operands)):
-        if len({has_group(dim, g, rank) for g in tile.groups}) > 1:
+        if len({has_group(dim, g) for g in tile.groups}) > 1:
             return None
     return all(g.count == 1 for g in tile.groups[:-1])

@@ -16,13 +16,11 @@ from fuseplan.engines.triton.kernel import Emitted, Kernel, ParamList
 from fuseplan.engines.triton.layout import (
     Group,
     by_stride,
-    has_axis,
     has_group,
     index_cast,
     is_adjacent,
     largest_operand,
     merge,
-    padded,
     reduced_axes,
 )
 from fuseplan.engines.triton.source import finish_shared
@@ -34,8 +32,8 @@ def split_axes(region: Region) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
     rank = len(region.domain)
     reduced = frozenset().union(*(reduced_axes(region, region.values[i]) for i in region.reductions))
     guide = largest_operand(region, Role.IN)
-    kept = by_stride((a for a in range(rank) if a not in reduced), guide, rank)
-    gone = by_stride(sorted(reduced), guide, rank)
+    kept = by_stride((a for a in range(rank) if a not in reduced), guide)
+    gone = by_stride(sorted(reduced), guide)
     return merge(region, kept, region.domain), merge(region, gone, region.domain)
 
 
@@ -49,7 +47,6 @@ class _Rows:
 
     def __init__(self, region: Region, knobs: Mapping[str, int]) -> None:
         self.region, self.knobs = region, knobs
-        self.rank = len(region.domain)
         kept, reduced = split_axes(region)
         self.rows, self.columns = prod(g.extent for g in kept), prod(g.extent for g in reduced)
         self.cast, is_shared = index_cast(region), region.graph.is_dynamic
@@ -61,9 +58,6 @@ class _Rows:
         self.params, self.out = ParamList(region, "i64" if self.cast else "i32"), LineWriter("    ")
         axes = [self.row_axis, self.column_axis]
         self.body = Body(region, axes, self.params, self.out, origin="tl.zeros((1, 1), tl.int32)")
-        self.outputs: dict[int, list[int]] = {}
-        for value, operand in region.stores:
-            self.outputs.setdefault(value, []).append(operand)
         self.is_tile = self._find_tiles()
 
     def emit(self) -> Emitted:
@@ -82,7 +76,7 @@ class _Rows:
 
     def _find_tiles(self) -> list[bool]:
         """For each value whether it has a value of its own per column."""
-        return [extends_over(value.dim, self.column_axis, self.rank) for value in self.region.values]
+        return [extends_over(value.dim, self.column_axis) for value in self.region.values]
 
     def _row_index(self) -> None:
         out, body = self.out, self.body
@@ -117,8 +111,7 @@ class _Rows:
             self._reduce_tile(value)
         else:
             self.body.define(value)
-        for operand in self.outputs.get(value, []):
-            self.body.store(value, operand)
+        self._store(value)
 
     def _contribution(self, value: int) -> tuple[str, str, str]:
         """What one step adds to a reduction, its neutral element, and its work type."""
@@ -126,10 +119,10 @@ class _Rows:
         arg = reduction.args[0]
         source = self.region.values[arg]
         work = expr.work_type(reduction.compute)
-        nothing = expr.neutral(str(reduction.attr("mode")), work)
-        rows = "ROWS" if extends_over(source.dim, self.row_axis, self.rank) else "1"
+        nothing = expr.neutral(reduction.mode, work)
+        rows = "ROWS" if extends_over(source.dim, self.row_axis) else "1"
         x = f"tl.broadcast_to({expr.to_work(f'v{arg}', source.dtype, reduction.compute)}, ({rows}, BLOCK))"
-        missing = [g for g in self.column_axis.groups if not has_group(source.dim, g, self.rank)]
+        missing = [g for g in self.column_axis.groups if not has_group(source.dim, g)]
         masks = [self.column_axis.mask] if self.column_axis.mask else []
         masks += [f"({self.column_axis.index_of(g)} == 0)" for g in missing]
         return (f"tl.where({' & '.join(masks)}, {x}, {nothing})" if masks else x), nothing, expr.VALUE_TYPES[work]
@@ -154,7 +147,7 @@ class _Rows:
     def _finish_reduction(self, value: int, tile: str) -> None:
         reduction = self.region.values[value]
         work = expr.work_type(reduction.compute)
-        folded = expr.fold(str(reduction.attr("mode")), tile, "1", work)
+        folded = expr.fold(reduction.mode, tile, "1", work)
         self.out.line(f"v{value} = {expr.from_work(f'({folded})', reduction.compute, reduction.dtype)}")
 
     # looped form
@@ -174,23 +167,23 @@ class _Rows:
                 is_done = values[value].op == "reduce" and self.is_tile[values[value].args[0]]
                 if not self.is_tile[value] and levels[value] == level:
                     if is_done:
-                        self._store_only(value)
+                        self._store(value)
                     else:
                         self._define(value)
             sums = [i for i in self.region.reductions if self.is_tile[values[i].args[0]] and levels[i] == level + 1]
-            stored = [i for i in self.outputs if self.is_tile[i] and levels[i] == level]
+            stored = [i for i in self.region.outputs_of if self.is_tile[i] and levels[i] == level]
             if sums or stored:
                 self._one_pass(sums, stored)
 
-    def _store_only(self, value: int) -> None:
-        for operand in self.outputs.get(value, []):
+    def _store(self, value: int) -> None:
+        for operand in self.region.outputs_of.get(value, ()):
             self.body.store(value, operand)
 
     def _one_pass(self, sums: list[int], stored: list[int]) -> None:
         needed = self._needed([self.region.values[i].args[0] for i in sums] + stored)
         for i in sums:
             _, nothing, type_ = self._contribution(i)
-            has_rows = extends_over(self.region.values[i].dim, self.row_axis, self.rank)
+            has_rows = extends_over(self.region.values[i].dim, self.row_axis)
             self.out.line(f"a{i} = tl.full(({'ROWS' if has_rows else 1}, BLOCK), {nothing}, {type_})")
         with self.out.indent(f"for start in range(0, {self._column_count()}, BLOCK):"):
             self._column_index("start + tl.arange(0, BLOCK)[None, :]")
@@ -201,9 +194,9 @@ class _Rows:
                 x, _, _ = self._contribution(i)
                 work = expr.work_type(reduction.compute)
                 self.out.line(f"t{i} = {x}")
-                self.out.line(f"a{i} = {expr.combine(str(reduction.attr('mode')), f'a{i}', f't{i}', work)}")
+                self.out.line(f"a{i} = {expr.combine(reduction.mode, f'a{i}', f't{i}', work)}")
             for value in stored:
-                self._store_only(value)
+                self._store(value)
         for i in sums:
             self._finish_reduction(i, f"a{i}")
 
@@ -224,9 +217,9 @@ def tile_shape(region: Region) -> tuple[int, int, bool]:
     """Rows, columns, and whether neighbouring rows (rather than columns) are adjacent in memory."""
     kept, reduced = split_axes(region)
     rows, columns = prod(g.extent for g in kept), prod(g.extent for g in reduced)
-    guide, rank = largest_operand(region, Role.IN), len(region.domain)
+    guide = largest_operand(region, Role.IN)
     adjacent = False
     if guide is not None and kept:
         axis = kept[-1].axes[-1]
-        adjacent = has_axis(guide.dim, axis, rank) and padded(guide.stride, rank)[axis] == 1
+        adjacent = guide.dim[axis] > 1 and guide.stride[axis] == 1
     return rows, columns, adjacent

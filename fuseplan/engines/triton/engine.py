@@ -103,7 +103,7 @@ class TritonEngine:
             if any(region.values[a].dtype.bits > kind.bits for a in anchor.args):
                 found.add("DOWN_CONVERT_INPUTS")
         is_closed = bool(region.anchors) or is_flat(region)
-        if is_closed and any(region.values[i].attr("mode") == "add" for i in region.reductions):
+        if is_closed and any(region.values[i].mode == "add" for i in region.reductions):
             found.add("NONDETERMINISTIC")
         return frozenset(found)
 

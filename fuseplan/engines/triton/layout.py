@@ -29,12 +29,7 @@ class Group:
         return self.trips or self.extent
 
 
-def padded(dim: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Dims with leading ones."""
-    return (1,) * (rank - len(dim)) + tuple(dim)
-
-
-def stride_of(operand: Operand, group: Group, rank: int) -> int:
+def stride_of(operand: Operand, group: Group) -> int:
     """Elements between neighbours of a group; 0 where the operand is repeated.
 
     A group of extent 1 (kept by a matmul for its tile) gives outputs the tile's shape: any stride will do.
@@ -42,25 +37,17 @@ def stride_of(operand: Operand, group: Group, rank: int) -> int:
     if group.extent == 1:
         return 1 if operand.role is Role.OUT else 0
     axis = group.axes[-1]
-    return padded(operand.stride, rank)[axis] if has_axis(operand.dim, axis, rank) else 0
+    return operand.stride[axis] if operand.dim[axis] > 1 else 0
 
 
-def has_axis(dim: Sequence[int], axis: int, rank: int) -> bool:
-    """Whether these dims extend over the axis."""
-    return padded(dim, rank)[axis] > 1
-
-
-def has_group(dim: Sequence[int], group: Group, rank: int) -> bool:
+def has_group(dim: Sequence[int], group: Group) -> bool:
     """Whether these dims extend over the group (all of its axes or none: that is how groups are made)."""
-    return any(has_axis(dim, axis, rank) for axis in group.axes)
+    return any(dim[axis] > 1 for axis in group.axes)
 
 
 def reduced_axes(region: Region, value: Value) -> frozenset[int]:
     """Axes of the domain that a reduction really runs over."""
-    rank = len(region.domain)
-    axes = value.attr("axes")
-    assert isinstance(axes, tuple)
-    return frozenset(a for a in (int(str(x)) % rank for x in axes) if region.domain[a] > 1)
+    return frozenset(a for a in value.axes if region.domain[a] > 1)
 
 
 def is_wide(region: Region, domain: Sequence[int]) -> bool:
@@ -105,16 +92,15 @@ def bulk_operands(region: Region) -> list[Operand]:
 
 def is_adjacent(region: Region, axis: int) -> bool:
     """Whether some bulk operand has neighbours of an axis of the domain next to each other in memory."""
-    rank = len(region.domain)
-    return any(has_axis(o.dim, axis, rank) and padded(o.stride, rank)[axis] == 1 for o in bulk_operands(region))
+    return any(o.dim[axis] > 1 and o.stride[axis] == 1 for o in bulk_operands(region))
 
 
-def by_stride(axes: Iterable[int], operand: Operand | None, rank: int) -> list[int]:
+def by_stride(axes: Iterable[int], operand: Operand | None) -> list[int]:
     """Axes from slow to fast as an operand lies in memory; ties keep their order."""
     listed = list(axes)
     if operand is None:
         return listed
-    stride = padded(operand.stride, rank)
+    stride = operand.stride
     return sorted(listed, key=lambda axis: -stride[axis])
 
 
@@ -124,13 +110,12 @@ def merge(region: Region, axes: Sequence[int], extents: Sequence[int]) -> tuple[
     Args:
         extents: of all axes of the domain
     """
-    rank = len(extents)
-    apart = {int(str(v.attr("axis"))) % rank for v in region.values if v.op == "index"}
+    apart = {v.axis for v in region.values if v.op == "index"}
     groups: list[list[int]] = []
     for axis in axes:
         if extents[axis] == 1:
             continue
-        if groups and not apart & {axis, groups[-1][-1]} and _fit(region, groups[-1][-1], axis, rank):
+        if groups and not apart & {axis, groups[-1][-1]} and _fit(region, groups[-1][-1], axis):
             groups[-1].append(axis)
         else:
             groups.append([axis])
@@ -144,16 +129,9 @@ def _merged_at_launch(axes: Sequence[int], extents: Sequence[int]) -> list[Group
     return [*slow, Group((axes[-1],), extents[axes[-1]], prod(extents[a] for a in axes))]
 
 
-def _fit(region: Region, slow: int, fast: int, rank: int) -> bool:
+def _fit(region: Region, slow: int, fast: int) -> bool:
     """Whether two neighbouring axes can be walked as one by every operand and value."""
-    for value in region.values:
-        if has_axis(value.dim, slow, rank) != has_axis(value.dim, fast, rank):
-            return False
-    for operand in region.operands:
-        has = has_axis(operand.dim, slow, rank)
-        if has != has_axis(operand.dim, fast, rank):
-            return False
-        stride, dim = padded(operand.stride, rank), padded(operand.dim, rank)
-        if has and stride[slow] != stride[fast] * dim[fast]:
-            return False
-    return True
+    dims = (*(v.dim for v in region.values), *(o.dim for o in region.operands))
+    if any((dim[slow] > 1) != (dim[fast] > 1) for dim in dims):
+        return False
+    return all(o.dim[slow] == 1 or o.stride[slow] == o.stride[fast] * o.dim[fast] for o in region.operands)

@@ -72,8 +72,8 @@ def _value_gap(region: Region) -> str:
             if reason := expr.expression_gap(value.op, value.compute):
                 return f"{where}: {reason}"
         elif value.op == "reduce":
-            if value.attr("mode") not in ("add", "mul", "max", "min"):
-                return f"{where}: reduction mode '{value.attr('mode')}' has no form here"
+            if value.mode not in ("add", "mul", "max", "min"):
+                return f"{where}: reduction mode '{value.mode}' has no form here"
             if value.compute is BOOLEAN or value.compute not in expr.COMPUTE_TYPES:
                 return f"{where}: reductions in compute type {value.compute} have no form here"
         elif value.op not in ("load", "const", "index", "count", "matmul"):
