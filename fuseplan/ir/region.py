@@ -36,6 +36,7 @@ from hashlib import sha256
 
 from fuseplan.dtypes import DType
 from fuseplan.ir.graph import Attrs, AttrValue, Graph
+from fuseplan.ir.serialize import canonical_key
 
 ANCHORS = frozenset({"matmul", "conv_fprop", "sdpa"})
 UNARY = frozenset("neg abs exp log log1p sqrt sin cos tan tanh erf floor ceil not_".split())
@@ -114,7 +115,7 @@ class Region:
 
     Args:
         graph: the same piece as nodes (its own tensors and indices)
-        values: SSA list
+        values: SSA list; empty where the engine takes the whole graph and runs its nodes
         operands: inputs and scalars in order of first use, then outputs
         loads: (value, operand) for each value whose op is load
         stores: (value, operand) for each stored value
@@ -182,6 +183,8 @@ class Region:
     @cached_property
     def structure(self) -> tuple[object, ...]:
         """What a kernel bakes in and nothing else: no uids, names, source nodes; hashable."""
+        if not self.values:
+            return (canonical_key(self.graph),)
         return (
             tuple((v.op, v.args, v.dim, v.dtype.name, v.compute.name, v.attrs) for v in self.values),
             tuple((o.dim, o.stride, o.dtype.name, o.role.value) for o in self.operands),

@@ -99,6 +99,7 @@ class PlanList:
         numeric_notes: set[str] = set()
         total = 0.0
         for a in assignments:
+            # a whole graph is estimated once anyway, and its structure takes a walk over it
             key = hash((a.engine.name, a.region.structure, a.config)) if a.region.values else id(a)
             if key not in estimates:
                 estimates[key] = a.engine.estimate_us(a.region, self.device, a.config)

@@ -12,6 +12,7 @@ from fuseplan.ir.graph import Graph
 from fuseplan.ir.limits import FusionLimits
 from fuseplan.ir.verify import verify_region
 from fuseplan.lowering.pipeline import lower
+from fuseplan.plan.assign import whole_region
 from fuseplan.testing.random_graphs import GraphMaker
 
 
@@ -29,3 +30,11 @@ def test_axis_outside_of_the_region_is_refused(axis: int) -> None:
     assert bad != region.values
     with pytest.raises(InvalidGraphError, match=rf"\(index\): axes \({axis},\) in a region of rank 2"):
         verify_region(replace(region, values=bad))
+
+
+def test_whole_graphs_share_a_key_only_if_they_compute_the_same() -> None:
+    key = whole_region(one_node("neg")).key
+    assert key != whole_region(one_node("abs")).key
+    renamed = one_node("neg")
+    (node,) = renamed.nodes
+    assert key == whole_region(replace(renamed, name="other", nodes=(replace(node, name="other"),))).key
