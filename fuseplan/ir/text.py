@@ -1,10 +1,9 @@
-"""One-way prints of graphs and regions, for people."""
+"""A one-way print of graphs, for people (of regions: `codegen.writer.region_summary`)."""
 
 from __future__ import annotations
 
 from fuseplan.dtypes import DType
 from fuseplan.ir.graph import Graph
-from fuseplan.ir.region import Region
 
 _SHORT = {
     "FLOAT": "f32", "DOUBLE": "f64", "HALF": "f16", "BFLOAT16": "bf16", "INT8": "i8", "UINT8": "u8", "INT32": "i32",
@@ -31,17 +30,3 @@ def print_graph(graph: Graph) -> str:
         lines.append(f"  {outs} = {n.op}({ins}{attrs})  # node {n.index} {n.name!r}, computed in {n.compute.name}")
     shown = [graph.tensors[u].name for u in graph.output_uids]
     return "\n".join([*lines, f"  outputs {shown}"])
-
-
-def print_region(region: Region) -> str:
-    """The SSA list with operands and stores."""
-    lines = []
-    for k, o in enumerate(region.operands):
-        lines.append(f"  operand {k}: {o.role.value} {type_name(o.dtype, o.dim)} stride {list(o.stride)} uid {o.uid}")
-    load_of = region.operand_of
-    for i, v in enumerate(region.values):
-        args = ", ".join([f"v{a}" for a in v.args] + [f"{k}={x}" for k, x in v.attrs])
-        source = f" operand {load_of[i]}" if i in load_of else ""
-        stored = "".join(f" -> operand {k}" for k in region.outputs_of.get(i, ()))
-        lines.append(f"  v{i}: {type_name(v.dtype, v.dim)} = {v.op}({args}){source}{stored}")
-    return "\n".join(lines)

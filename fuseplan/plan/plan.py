@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fuseplan.codegen.writer import operand_names
 from fuseplan.engines.base import Config, Executable
 from fuseplan.engines.registry import GENERAL
 from fuseplan.ir.graph import Graph
-from fuseplan.ir.text import print_region
 from fuseplan.plan.assign import Assignment
 from fuseplan.plan.compose import compose
 from fuseplan.runtime.device import Device
@@ -43,13 +43,15 @@ class BuiltPlan:
 
     @property
     def source(self) -> str:
-        """Readable source of every generated kernel, with the region it came from."""
-        shown: dict[str, None] = {}
-        for k, (assignment, executable) in enumerate(self.parts):
+        """Readable source of every generated kernel, each once, under the regions that it runs and their tensors."""
+        users: dict[str, list[str]] = {}
+        for k, (a, executable) in enumerate(self.parts):
             if executable.source:
-                header = f"region {k} of graph {self.graph.name!r}, engine {assignment.engine.name}"
-                shown[f"/* {header}\n{print_region(assignment.region)}\n*/\n{executable.source}"] = None
-        return "\n\n".join(shown)
+                tensors = [self.graph.tensors[o.uid].name for o in a.region.operands]
+                named = [f"{x} is {t!r}" for x, t in zip(operand_names(a.region.operands), tensors, strict=True)]
+                where = f"region {k} of graph {self.graph.name!r}, engine {a.engine.name}: {', '.join(named)}"
+                users.setdefault(executable.source, []).append(where)
+        return "\n\n".join("\n".join([*where, source]) for source, where in users.items())
 
 
 class Builder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -175,3 +176,25 @@ def test_type_without_an_array_form_is_refused_by_name_with_every_reason(engines
     plans = make_plans(m.finish(), CPU)
     assert plans.entries == []
     assert any("'t1'" in r and "INT8x4" in r for r in plans.refusals)
+
+
+class ReadableEngine(PickyEngine):
+    """One node per region, with source."""
+
+    def limits(self, device: Device) -> FusionLimits:
+        return replace(super().limits(device), max_nodes=1)
+
+    def build(self, region: Region, device: Device, config: Any) -> Executable:
+        return replace(super().build(region, device, config), source=f"source of {region.graph.nodes[0].op}")
+
+
+def test_source_of_equal_regions_is_shown_once_under_their_tensors(engines: list[Any]) -> None:
+    engines.append(ReadableEngine("readable", 40))
+    graph = pointwise_graph()
+    shown = make_plans(graph, CPU).build(0).source.splitlines()
+    assert [line for line in shown if line.startswith("source")] == ["source of neg"]
+    assert [line.split(":")[0] for line in shown[:-1]] == [
+        f"region {k} of graph {graph.name!r}, engine readable" for k in range(3)
+    ]
+    (x,), (y,) = graph.input_uids, graph.output_uids
+    assert f"x0 is {graph.tensors[x].name!r}" in shown[0] and f"y0 is {graph.tensors[y].name!r}" in shown[2]
