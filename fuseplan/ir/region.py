@@ -54,7 +54,12 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One SSA value; `args` index earlier values of the region."""
+    """One SSA value.
+
+    Args:
+        args: indices of earlier values of the region
+        node: index in the source graph of the node it is a part of, -1 for inputs
+    """
 
     op: str
     args: tuple[int, ...]
@@ -121,7 +126,6 @@ class Region:
         stores: (value, operand) for each stored value
         cost: work of the piece
         reason: why the region starts where it does (for explain); empty for the first
-        source_nodes: index in the source graph of each node of `graph`
 
     Where `graph.is_dynamic`, an engine makes no choice by extents other than 1, so that all extents share a kernel.
     """
@@ -133,7 +137,6 @@ class Region:
     stores: tuple[tuple[int, int], ...]
     cost: Cost = Cost()
     reason: str = ""
-    source_nodes: tuple[int, ...] = ()
 
     @cached_property
     def operand_of(self) -> dict[int, int]:

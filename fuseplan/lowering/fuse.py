@@ -47,7 +47,7 @@ def fuse(graph: Graph, nodes: Sequence[int], cache: FragmentCache, reason: str =
     moved = _traffic(operands)
     return Region(
         graph.slice(nodes, exposed), values, tuple(operands), tuple(loads), tuple(stores),
-        Cost(cost.flops, *moved), reason, tuple(nodes),
+        Cost(cost.flops, *moved), reason,
     )  # fmt: skip
 
 

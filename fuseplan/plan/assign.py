@@ -110,7 +110,7 @@ def whole_region(graph: Graph) -> Region:
         is_scalar = spec.is_pass_by_value or spec.value is not None
         role = Role.OUT if uid in kept.producers else Role.SCALAR if is_scalar else Role.IN
         operands.append(Operand(uid, spec.dim, spec.stride, spec.dtype, role))
-    return Region(kept, (), tuple(operands), (), (), _work(kept), source_nodes=tuple(range(len(kept.nodes))))
+    return Region(kept, (), tuple(operands), (), (), _work(kept))
 
 
 def _work(graph: Graph) -> Cost:

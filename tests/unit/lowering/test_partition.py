@@ -154,4 +154,5 @@ def test_random_graphs_verify_after_every_pass_and_cover_every_live_node(seed: i
                 assert set(region.graph.input_uids) <= done, "a region runs before its inputs are made"
                 done |= set(region.graph.output_uids)
             assert set(graph.output_uids) <= done
-            assert sum(len(r.graph.nodes) for r in regions) == len({i for r in regions for i in r.source_nodes})
+            made = [uid for r in regions for n in r.graph.nodes for _, uid in n.outputs]
+            assert len(made) == len(set(made)), "a node is in two regions"
