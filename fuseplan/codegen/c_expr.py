@@ -189,8 +189,7 @@ def argument(text: str, source: DType, compute: DType) -> str:
     """An argument converted to the compute type, in the carrier of its kind, as an operand of any operator."""
     if source is compute and compute.bits >= 32:
         return text
-    made = convert(convert(text, source, compute), compute, KIND_TYPE[KIND[compute.name]])
-    return made
+    return convert(convert(text, source, compute), compute, KIND_TYPE[KIND[compute.name]])
 
 
 def result(text: str, compute: DType, dtype: DType) -> str:

@@ -7,6 +7,7 @@ of their own. Without an anchor this is the form for reductions over slow axes: 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from fuseplan.codegen import c_expr
 from fuseplan.engines.cpu_c.emit_axes import LoopAxis, merged_axes, plain_axes, reduced_axes
@@ -14,7 +15,7 @@ from fuseplan.engines.cpu_c.emit_conv import block_axis_of_conv, fill_conv
 from fuseplan.engines.cpu_c.emit_matmul import fill_matmul
 from fuseplan.engines.cpu_c.emit_scope import Scope, Walk, depends_on, needed_for
 from fuseplan.ir.graph import packed_stride
-from fuseplan.ir.region import Region, Role
+from fuseplan.ir.region import ANCHORS, Region, Role
 
 BLOCK = 64  # accumulators of one block: a few vector registers' worth
 
@@ -90,9 +91,7 @@ def _scratch(scope: Scope, reduce: int) -> Walk:
     moves = [k and axis.extent != 1 for axis, k in zip(scope.axes, kept, strict=True)]
     strides = [s if m else 0 for s, m in zip(packed_stride(extents), moves, strict=True)]
     acc = scope.accumulator(reduce)
-    count = 1
-    for e in extents:
-        count *= e
+    count = prod(extents)
     name = scope.args.scratch(f"r{reduce}", acc.ctype, count)
     length = scope.args.number(f"r{reduce}_n", count)
     scope.writer.line(f"for (int64_t i = 0; i < {length}; ++i) {name}[i] = {acc.init};")
@@ -119,7 +118,7 @@ def _elements(scope: Scope, sums: dict[int, Walk], last: int) -> None:
     stores = [(i, operand) for i, operand in region.stores if not after[i]]
     roots = [i for i, _ in stores] + [region.values[r].args[0] for r in sums]
     members = scope.axes[last].members if scope.axes else ()
-    stop = [v.op in ("matmul", "conv_fprop") for v in region.values]
+    stop = [v.op in ANCHORS for v in region.values]
     needed = needed_for(region, roots, stop)
     moving = [i for i in needed if inside[i] or any(region.values[i].dim[a] != 1 for a in members)]
     for i in needed:
