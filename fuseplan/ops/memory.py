@@ -19,8 +19,8 @@ def view_host(address: int, dim: tuple[int, ...], stride: tuple[int, ...], t: DT
     kind = numpy_dtype(t)
     size = span_elements(dim, stride) * kind.itemsize
     memory = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
-    raw = np.frombuffer(memory, dtype=np.uint8).view(kind)
-    return np.lib.stride_tricks.as_strided(raw, dim, tuple(s * kind.itemsize for s in stride))
+    strides = tuple(s * kind.itemsize for s in stride)
+    return np.ndarray(dim, kind, memory, strides=strides)  # as_strided refuses float8_e5m2
 
 
 class _CudaMemory:

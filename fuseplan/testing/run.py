@@ -33,7 +33,7 @@ class HostBuffer:
         self.inner[:] = fill
         kind = numpy_dtype(spec.dtype)
         strides = tuple(s * kind.itemsize for s in spec.stride)
-        self.view = np.lib.stride_tricks.as_strided(self.inner.view(kind), spec.dim, strides)
+        self.view = np.ndarray(spec.dim, kind, self.inner, strides=strides)
 
     @property
     def is_guarded(self) -> bool:
