@@ -54,6 +54,8 @@ class PlanList:
         for mode in dict.fromkeys(modes):
             if mode == "FALLBACK":
                 self._add_general()
+            elif mode == "B":
+                self._extend(sorted(ranked, key=lambda e: e.estimate_us))
             else:
                 self._extend(ranked)
         if not self.entries:
@@ -192,6 +194,11 @@ def _main_region(engine: Engine, assignments: Sequence[Assignment]) -> int:
 
 
 def make_plans(graph: Graph, device: Device, modes: Sequence[str] = ("A", "FALLBACK")) -> PlanList:
-    """Plans of the graph, ranked without timing. Modes are A, B, FALLBACK and OPENSOURCE, in the order given."""
+    """Plans of the graph, ranked without timing.
+
+    Args:
+        modes: A (also as OPENSOURCE): every engine's default config first, then the others, each by estimate; B: all
+            by estimate alone; FALLBACK: the general engine; concatenated in the order given, without repetition
+    """
     with collector.paused():
         return PlanList(graph, device, modes)

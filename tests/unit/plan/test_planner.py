@@ -105,6 +105,17 @@ def test_modes_are_concatenated_without_duplicates(engines: list[Any]) -> None:
     assert [e.name for e in make_plans(pointwise_graph(), CPU, ("A",)).entries] == ["one"]
 
 
+def test_mode_b_ranks_all_configs_by_estimate_alone(engines: list[Any]) -> None:
+    engines += [PickyEngine("tiled", 30000, us=1.0, knobs=3), PickyEngine("plain", 30100, us=1.5)]
+    by_mode = {mode: [e.name for e in make_plans(pointwise_graph(), CPU, (mode,)).entries] for mode in ("A", "B")}
+    assert by_mode["A"] == ["tiled[TILE=0]", "plain", "tiled[TILE=1]", "tiled[TILE=2]"]
+    assert by_mode["B"] == ["tiled[TILE=0]", "plain", "tiled[TILE=1]", "tiled[TILE=2]"]
+    engines[1].us = 2.5
+    assert [e.name for e in make_plans(pointwise_graph(), CPU, ("B",)).entries] == [
+        "tiled[TILE=0]", "tiled[TILE=1]", "plain", "tiled[TILE=2]",
+    ]  # fmt: skip
+
+
 def test_mode_a_falls_back_to_the_general_engine_when_nothing_else_is_left(engines: list[Any]) -> None:
     assert [e.name for e in make_plans(pointwise_graph(), CPU, ("A",)).entries] == ["array"]
 
