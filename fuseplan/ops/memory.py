@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,15 @@ def view_cuda(address: int, dim: tuple[int, ...], stride: tuple[int, ...], t: DT
     size = span_elements(dim, stride) * t.itemsize
     raw = torch.as_tensor(_CudaMemory(address, size), device=torch.device("cuda", index))
     return raw.view(torch_dtype(t)).as_strided(dim, stride)
+
+
+def store_all(targets: Mapping[int, Array], values: Mapping[int, Array]) -> None:
+    """Store values by uid; a value that is a view of an input outlives the stores before it."""
+    kept = dict(values)
+    for uid in list(values)[1:]:
+        kept[uid] = values[uid].copy() if isinstance(targets[uid], np.ndarray) else values[uid].clone()
+    for uid, value in kept.items():
+        store(targets[uid], value)
 
 
 def store(target: Array, value: Array) -> None:

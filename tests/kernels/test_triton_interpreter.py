@@ -1,4 +1,4 @@
-"""Starts the numeric tests of `triton_interpreted.py` in processes with Triton's interpreter on.
+"""Starts the numeric tests of `triton_*interpreted.py` in processes with Triton's interpreter on.
 
 The interpreter is chosen when Triton is imported, so it needs a process of its own.
 """
@@ -26,7 +26,7 @@ def run_part(marker: str) -> None:
         del env[name]
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", marker]
     done = subprocess.run(
-        [*command, "tests/kernels/triton_interpreted.py"],
+        [*command, "tests/kernels/triton_interpreted.py", "tests/kernels/triton_in_place_interpreted.py"],
         cwd=_ROOT,
         env=env,
         capture_output=True,

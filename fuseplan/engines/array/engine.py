@@ -15,7 +15,7 @@ from fuseplan.engines.base import YES, Config, Executable, FusionLimits, KnobSpa
 from fuseplan.ir.region import Region, Role
 from fuseplan.ops.arrays import numpy_namespace, torch_namespace
 from fuseplan.ops.evaluate import evaluate
-from fuseplan.ops.memory import store, view_cuda, view_host
+from fuseplan.ops.memory import store_all, view_cuda, view_host
 from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import Launch, LaunchKind, Patch, PatchKind
 
@@ -75,8 +75,7 @@ def _run_on_host(region: Region, device: Device, addresses: tuple[int, ...], str
         view = view_host(address, spec.dim, spec.stride, spec.dtype)
         (outputs if operand.role is Role.OUT else inputs)[operand.uid] = view
     with np.errstate(all="ignore"):
-        for uid, value in evaluate(region.graph, inputs, numpy_namespace()).items():
-            store(outputs[uid], value)
+        store_all(outputs, evaluate(region.graph, inputs, numpy_namespace()))
 
 
 def _run_on_cuda(region: Region, device: Device, addresses: tuple[int, ...], stream: int) -> None:
@@ -96,8 +95,7 @@ def _run_on_cuda(region: Region, device: Device, addresses: tuple[int, ...], str
                 continue
             view = view_cuda(address, spec.dim, spec.stride, spec.dtype, device.index)
             (outputs if operand.role is Role.OUT else inputs)[operand.uid] = view
-        for uid, value in evaluate(region.graph, inputs, torch_namespace()).items():
-            store(outputs[uid], value)
+        store_all(outputs, evaluate(region.graph, inputs, torch_namespace()))
 
 
 ENGINE = ArrayEngine()

@@ -74,10 +74,10 @@ def _emit_row(scope: Scope, num_outer: int) -> None:
             key = (stage[i], walked[v.args[0]])
             passes.setdefault(key, Pass(key[1])).reduces.append(i)
         stage[i] += is_real[i]
-    for i, operand in region.stores:
+    last = max([stage[i] for i, _ in region.stores if walked[i]] + [level for level, _ in passes], default=0)
+    for i, operand in region.stores:  # no pass reads after the first store: an output may lie in an input's buffer
         if walked[i]:
-            key = (stage[i], walked[i])
-            passes.setdefault(key, Pass(walked[i])).stores.append((i, operand))
+            passes.setdefault((last, walked[i]), Pass(walked[i])).stores.append((i, operand))
     row_values: dict[int, list[int]] = defaultdict(list)
     for i in sorted(live):
         if not walked[i] and not is_real[i]:

@@ -172,6 +172,7 @@ class _Gemm:
         anchor = self.region.values[self.anchor]
         self.out.line(f"v{self.anchor} = {expr.from_work(acc, anchor.compute, anchor.dtype)}")
         values, main = self.region.values, set(self.region.values[self.anchor].args)
+        stored: list[tuple[int, int]] = []
         for index, value in enumerate(values):
             if index in self.closing.dependent or (index in main and self.region.users[index] == (self.anchor,)):
                 continue
@@ -180,8 +181,9 @@ class _Gemm:
                 continue
             if index != self.anchor:
                 self.body.define(index)
-            for operand in self.region.outputs_of.get(index, ()):
-                self.body.store(index, operand)
+            stored += [(index, operand) for operand in self.region.outputs_of.get(index, ())]
+        for index, operand in stored:  # after all loads: an output may lie in the buffer of an input
+            self.body.store(index, operand)
 
     def _close(self, index: int) -> None:
         """Add the tile's part of a closing reduction to its accumulator."""

@@ -68,8 +68,9 @@ def _emit_flat(region: Region, knobs: Mapping[str, int], closing: Closing) -> Ke
             _close(body, tile, index, closing)
         elif index not in closing.dependent:
             body.define(index)
-            for operand in region.outputs_of.get(index, ()):
-                body.store(index, operand)
+    for index, operand in region.stores:  # after all loads: an output may lie in the buffer of an input
+        if index not in closing.dependent and region.values[index].op != "reduce":
+            body.store(index, operand)
     block = knobs["BLOCK"]
     source, ordered = finish_shared("pointwise", params, out, ("BLOCK",), Forms(len(tile.groups) > 1, flat))
     return Kernel("pointwise", source, ordered, (("BLOCK", block),), -(-total // block), knobs["num_warps"])

@@ -68,6 +68,9 @@ class _Rows:
                 self._define(value)
         else:
             self._passes()
+        for value in self.region.outputs_of:  # after all loads: an output may lie in the buffer of an input
+            if self.is_persistent or not self.is_tile[value]:
+                self._store(value)
         constants = ("ROWS", "BLOCK")
         source, ordered = finish_shared("rows", self.params, self.out, constants)
         chosen = tuple((c, self.knobs[c]) for c in constants)
@@ -106,12 +109,10 @@ class _Rows:
         return self.params.number(name, total, is_vector=is_vector)
 
     def _define(self, value: int) -> None:
-        """A value and its stores."""
         if self.region.values[value].op == "reduce":
             self._reduce_tile(value)
         else:
             self.body.define(value)
-        self._store(value)
 
     def _contribution(self, value: int) -> tuple[str, str, str]:
         """What one step adds to a reduction, its neutral element, and its work type."""
@@ -162,16 +163,16 @@ class _Rows:
 
     def _passes(self) -> None:
         values, levels = self.region.values, self._levels()
+        tiles = [i for i in self.region.outputs_of if self.is_tile[i]]
+        walks = [levels[i] - 1 for i in self.region.reductions if self.is_tile[values[i].args[0]]]
+        last = max(walks + [levels[i] for i in tiles], default=0)
         for level in range(max(levels) + 1):
             for value in range(len(values)):
                 is_done = values[value].op == "reduce" and self.is_tile[values[value].args[0]]
-                if not self.is_tile[value] and levels[value] == level:
-                    if is_done:
-                        self._store(value)
-                    else:
-                        self._define(value)
+                if not self.is_tile[value] and levels[value] == level and not is_done:
+                    self._define(value)
             sums = [i for i in self.region.reductions if self.is_tile[values[i].args[0]] and levels[i] == level + 1]
-            stored = [i for i in self.region.outputs_of if self.is_tile[i] and levels[i] == level]
+            stored = tiles if level == last else []
             if sums or stored:
                 self._one_pass(sums, stored)
 
