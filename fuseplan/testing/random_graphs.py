@@ -74,7 +74,9 @@ class GraphMaker:
         return made
 
     def finish(self, max_outputs: int = 3) -> Graph:
-        """Mark leaves (and a random inner tensor) as outputs, infer, freeze."""
+        """Mark leaves (and a random inner tensor) as outputs, infer, freeze; at least one node is made."""
+        if not self.builder.nodes:
+            self.node("identity", {"input": self.pool[0]})
         read = {id(t) for n in self.builder.nodes for t in n.inputs.values()}
         made = [t for n in self.builder.nodes for t in n.outputs.values()]
         leaves = [t for t in made if id(t) not in read]
