@@ -98,7 +98,7 @@ def draft_tensor(tensor: Tensor, drafts: dict[Tensor, DraftTensor]) -> DraftTens
     """A copy of what the user set, entered into `drafts`."""
     made = drafts[tensor] = DraftTensor(
         tensor._uid, tensor._name, tensor._dim, tensor._stride, tensor._dtype, tensor._is_virtual,
-        tensor._is_pass_by_value, tensor._value, tensor._is_constant, tensor._dim is not None,
+        tensor._is_pass_by_value, tensor._value, tensor._is_constant,
     )  # fmt: skip
     return made
 

@@ -156,7 +156,6 @@ class DraftTensor:
     is_pass_by_value: bool = False
     value: bool | int | float | None = None
     is_constant: bool = False
-    is_user_dim: bool = False
 
     def need_dim(self) -> tuple[int, ...]:
         """The dims; inference guarantees them for every input of a node."""

@@ -74,7 +74,7 @@ def _drafts(graph: Graph) -> GraphBuilder:
 
 def _draft(t: TensorSpec) -> DraftTensor:
     return DraftTensor(
-        t.uid, t.name, t.dim, t.stride, t.dtype, t.is_virtual, t.is_pass_by_value, t.value, t.is_constant, True
+        t.uid, t.name, t.dim, t.stride, t.dtype, t.is_virtual, t.is_pass_by_value, t.value, t.is_constant
     )  # fmt: skip
 
 
