@@ -71,8 +71,7 @@ class Planning(Validation):
         self.build_operation_graph()
         plans = self.plan_list
         if plans is None:
-            plans = make_plans(self.validated(), self.device, ())
-            plans.entries.clear()  # a list that was asked for nothing still holds the general plan
+            plans = make_plans(self.validated(), self.device, None)
         plans.append(engine_id, named)
         self._adopt_plans(plans)
         return self
@@ -139,7 +138,6 @@ class Planning(Validation):
         del ctx
         if self.current_plan() is not None:
             return
-        self.validate()
         self.build_operation_graph()
         if self.plan_list is None:
             self.create_execution_plans(heuristics)
@@ -174,9 +172,8 @@ class Planning(Validation):
         plans, entry = self.need_plans("building a plan"), self.need_entry(index)
         if not entry.barred and index not in self.built:
             made = plans.build(index)
-            if self.workspace_limit is not None and made.workspace_bytes > self.workspace_limit:
-                entry.barred = f"it needs {made.workspace_bytes} bytes of workspace, over {self.workspace_limit}"
-            else:
+            entry.barred = self.over_workspace_limit(made)
+            if not entry.barred:
                 self.built[index] = made
                 logs.info(f"graph {self.name!r}: plan {index} {entry.name} is built, workspace {made.workspace_bytes}")
         if entry.barred:
@@ -185,6 +182,11 @@ class Planning(Validation):
                 fix="use another index, or make the graph without the filter",
             )
         return self.built[index]
+
+    def over_workspace_limit(self, built: BuiltPlan) -> str:
+        """Why the limit on workspace bars a built plan; empty if it does not."""
+        needed, limit = built.workspace_bytes, self.workspace_limit
+        return f"it needs {needed} bytes of workspace, over {limit}" if limit is not None and needed > limit else ""
 
     def current_plan(self) -> BuiltPlan | None:
         """The selected plan if it is built."""

@@ -90,10 +90,11 @@ class PlanQueries(Planning):
 
     def deselect_workspace_greater_than(self, workspace_limit: int) -> PlanQueries:
         """Bar plans that need more workspace than this, in bytes."""
-        limit = self.workspace_limit = to_int(workspace_limit, "workspace_limit", "pass bytes")
+        self.workspace_limit = to_int(workspace_limit, "workspace_limit", "pass bytes")
         for index, built in list(self.built.items()):
-            if built.workspace_bytes > limit:
-                self.need_entry(index).barred = f"it needs {built.workspace_bytes} bytes of workspace, over {limit}"
+            reason = self.over_workspace_limit(built)
+            if reason:
+                self.need_entry(index).barred = reason
                 self.unbuild(index)
         return self
 

@@ -29,7 +29,7 @@ def compose(graph: Graph, device: Device, parts: Sequence[tuple[Region, Executab
         for launch in executable.launches:
             patches = tuple([_place(p, region, slot_of, layout) for p in launch.patches])
             launches.append(replace(launch, patches=patches))
-    total = layout.num_bytes + (private if private else 0)
+    total = layout.num_bytes + private
     aligned = max([SCRATCH_ALIGNMENT if private else 1, *(a for uid, a in needs.items() if uid not in slot_of)])
     return Program(slots, tuple(launches), total, device.kind, device.index, aligned)
 

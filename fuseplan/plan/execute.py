@@ -9,9 +9,8 @@ from fuseplan.errors import MisalignedError
 from fuseplan.plan.plan import BuiltPlan
 from fuseplan.runtime.buffers import run_length
 from fuseplan.runtime.dispatch import make_dispatcher
+from fuseplan.runtime.dispatch.binding import Normalise
 from fuseplan.runtime.launch import Program
-
-Normalise = Callable[[Any], dict[Any, Any]]
 
 
 class Runner:
@@ -33,7 +32,6 @@ class Runner:
         self._keys, self._defaults, self._normalise, self._general = keys, defaults, normalise, general
         self._dispatcher = self._make(plan.program)
         self._unaligned: Any = None
-        self.execute_fast = self._dispatcher.execute
 
     def _make(self, program: Program) -> Any:
         keys = [self._keys.get(s.uid, (s.uid,)) for s in program.slots]

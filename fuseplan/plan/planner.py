@@ -44,12 +44,14 @@ class Entry:
 class PlanList:
     """The ranked plans of one graph on one device. Indices never shift."""
 
-    def __init__(self, graph: Graph, device: Device, modes: Sequence[str]) -> None:
+    def __init__(self, graph: Graph, device: Device, modes: Sequence[str] | None) -> None:
         self.graph, self.device = graph, device
         self.entries: list[Entry] = []
         self.refusals: list[str] = []
         self._assigner = Assigner(graph, device)
         self._builder = Builder(graph, device)
+        if modes is None:
+            return
         ranked = self._ranked()
         for mode in dict.fromkeys(modes):
             if mode == "FALLBACK":
@@ -193,12 +195,13 @@ def _main_region(engine: Engine, assignments: Sequence[Assignment]) -> int:
     return max(own, key=lambda k: (assignments[k].region.cost.flops, -k))
 
 
-def make_plans(graph: Graph, device: Device, modes: Sequence[str] = ("A", "FALLBACK")) -> PlanList:
+def make_plans(graph: Graph, device: Device, modes: Sequence[str] | None = ("A", "FALLBACK")) -> PlanList:
     """Plans of the graph, ranked without timing.
 
     Args:
         modes: A (also as OPENSOURCE): every engine's default config first, then the others, each by estimate; B: all
-            by estimate alone; FALLBACK: the general engine; concatenated in the order given, without repetition
+            by estimate alone; FALLBACK: the general engine; concatenated in the order given, without repetition.
+            None lists nothing and asks no engine: plans are appended
     """
     with collector.paused():
         return PlanList(graph, device, modes)

@@ -90,11 +90,6 @@ def publish(key: str, suffix: str, data: bytes) -> Path:
     return path
 
 
-def build_once(key: str, suffix: str, build: Callable[[Path], None]) -> Path:
-    """Path of the entry, built by ``build(temporary path)`` if it is not there."""
-    return obtain(key, suffix, build)[0]
-
-
 def obtain(key: str, suffix: str, build: Callable[[Path], None]) -> tuple[Path, bytes]:
     """Path and data of the entry, built by ``build(temporary path)`` if it is not there.
 

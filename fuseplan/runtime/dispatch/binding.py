@@ -15,7 +15,7 @@ from fuseplan.errors import BindError, MisalignedError
 from fuseplan.runtime import buffers
 from fuseplan.runtime.launch import Program, Slot
 
-Normalise = Callable[[object], dict[int, Any]]
+Normalise = Callable[[Any], dict[int, Any]]
 #: addresses below this are never mapped: a small integer is no address, but a value that was meant as a number
 _FIRST_PAGE = 4096
 _UPPER_HALF = 1 << 63  # of the kernel's

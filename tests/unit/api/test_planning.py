@@ -16,12 +16,12 @@ MODE, KNOB = cudnn.heur_mode, cudnn.knob_type
 
 @pytest.fixture
 def lists(monkeypatch: pytest.MonkeyPatch) -> list[FakePlans]:
-    """The lists that were made, with their modes; each has six plans."""
+    """The lists that were made, with their modes; each has six plans, or none where none were asked for."""
     made: list[FakePlans] = []
 
-    def make_plans(graph: object, device: object, modes: tuple[str, ...]) -> FakePlans:
+    def make_plans(graph: object, device: object, modes: tuple[str, ...] | None) -> FakePlans:
         del graph, device
-        made.append(FakePlans(entries(), modes))
+        made.append(FakePlans([] if modes is None else entries(), modes or ()))
         return made[-1]
 
     monkeypatch.setattr(planning, "make_plans", make_plans)

@@ -160,6 +160,14 @@ def test_append_replays_exactly_one_plan(engines: list[Any]) -> None:
     assert plans.entries[index].assignments[0].config == config(TILE=3)
 
 
+def test_list_without_modes_holds_and_asks_nothing_until_a_plan_is_appended(engines: list[Any]) -> None:
+    engines += [PickyEngine("tiled", 30000, knobs=4), PickyEngine("nothing", 30100, limit=0)]
+    plans = make_plans(pointwise_graph(), CPU, None)
+    assert plans.entries == [] and plans.refusals == []
+    assert plans.append(30000, {}) == 0
+    assert [e.name for e in make_plans(pointwise_graph(), CPU, ()).entries] == ["array"]
+
+
 @pytest.mark.parametrize(("engine_id", "knobs", "part"), [(77, {}, "id 77"), (30000, {"SPEED": 1}, "'SPEED'")])
 def test_append_of_unknown_engine_or_knob_names_it(engines: list[Any], engine_id: int, knobs: Any, part: str) -> None:
     engines.append(PickyEngine("tiled", 30000, knobs=4))

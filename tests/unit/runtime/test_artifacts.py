@@ -35,7 +35,7 @@ def build(path):
     time.sleep(float(sys.argv[3]))
     path.write_bytes(b"whole")
 
-print(artifacts.build_once(sys.argv[4], ".bin", build).read_bytes()[:5].decode())
+print(artifacts.obtain(sys.argv[4], ".bin", build)[0].read_bytes()[:5].decode())
 """
 
 
@@ -83,16 +83,16 @@ def test_damaged_entry_is_reported_once_and_built_again(damage: str, caplog: pyt
     assert not path.exists()
     path.write_bytes(flipped)
     calls: list[int] = []
-    assert artifacts.build_once(KEY, ".bin", writes(b"new", calls)) == path
+    assert artifacts.obtain(KEY, ".bin", writes(b"new", calls))[0] == path
     assert artifacts.get(KEY, ".bin") == b"new"
     assert len(calls) == 1
     assert sum("damaged" in record.message for record in caplog.records) == 1
 
 
-def test_build_once_builds_once_in_one_process() -> None:
+def test_obtain_builds_once_in_one_process() -> None:
     calls: list[int] = []
-    first = artifacts.build_once(KEY, ".bin", writes(b"a", calls))
-    assert artifacts.build_once(KEY, ".bin", writes(b"b", calls)) == first
+    first = artifacts.obtain(KEY, ".bin", writes(b"a", calls))
+    assert artifacts.obtain(KEY, ".bin", writes(b"b", calls)) == first
     assert artifacts.get(KEY, ".bin") == b"a"
     assert len(calls) == 1
 
@@ -103,9 +103,9 @@ def test_build_that_fails_leaves_nothing_and_the_next_one_works() -> None:
         raise RuntimeError("stopped")
 
     with pytest.raises(RuntimeError, match="stopped"):
-        artifacts.build_once(KEY, ".bin", fail)
+        artifacts.obtain(KEY, ".bin", fail)
     assert artifacts.get(KEY, ".bin") is None
-    assert artifacts.build_once(KEY, ".bin", writes(b"good")).exists()
+    assert artifacts.obtain(KEY, ".bin", writes(b"good"))[0].exists()
     assert artifacts.get(KEY, ".bin") == b"good"
 
 
@@ -122,7 +122,7 @@ def test_process_killed_while_building_does_not_block_the_next(tmp_path: Path) -
     victim.communicate(timeout=30)
     assert artifacts.get(KEY, ".bin") is None
     started = time.monotonic()
-    artifacts.build_once(KEY, ".bin", writes(b"good"))
+    artifacts.obtain(KEY, ".bin", writes(b"good"))
     assert artifacts.get(KEY, ".bin") == b"good"
     assert time.monotonic() - started < 5
 
@@ -133,9 +133,9 @@ def test_cache_folder_that_cannot_exist_falls_back_to_a_private_one(
     (tmp_path / "file").write_text("")
     settings.use(settings.Settings(cache_dir=tmp_path / "file" / "cache"))
     calls: list[int] = []
-    first = artifacts.build_once(KEY, ".bin", writes(b"a", calls))
-    assert artifacts.build_once(KEY, ".bin", writes(b"b", calls)) == first
-    assert artifacts.build_once("fedcba9876543210", ".bin", writes(b"c")).read_bytes().startswith(b"c")
+    first = artifacts.obtain(KEY, ".bin", writes(b"a", calls))
+    assert artifacts.obtain(KEY, ".bin", writes(b"b", calls)) == first
+    assert artifacts.obtain("fedcba9876543210", ".bin", writes(b"c"))[0].read_bytes().startswith(b"c")
     assert len(calls) == 1
     assert artifacts.get(KEY, ".bin") == b"a"
     assert sum("cannot be written" in record.message for record in caplog.records) == 1
