@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import array
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fuseplan import settings
 from fuseplan.errors import BindError, MisalignedError
-from fuseplan.runtime import toolchain
 from fuseplan.runtime.dispatch import make_dispatcher, twin
 from fuseplan.runtime.launch import Artifact
-from tests.kernels.dispatch_harness import SOURCE, Guarded, N, by_uid, dispatcher_of, scaled_program
+from tests.kernels.dispatch_harness import Guarded, N, by_uid, dispatcher_of, scaled_program
 
-
-@pytest.fixture(params=["native", "python"], autouse=True)
-def kind(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The dispatcher in force."""
-    base = settings.Settings.from_environment()
-    settings.use(replace(base, dispatcher=request.param))
-    yield request.param
-    settings.use(None)
-
-
-@pytest.fixture(scope="module")
-def kernels() -> Artifact:
-    """The compiled functions of SOURCE."""
-    return toolchain.compile_shared(SOURCE)
+pytestmark = pytest.mark.usefixtures("kind")
 
 
 def test_kind_of_dispatcher_is_the_one_asked_for(kernels: Artifact, kind: str) -> None:

@@ -8,7 +8,6 @@ import struct
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,22 +20,9 @@ from fuseplan.errors import ArgumentError, BindError
 from fuseplan.runtime import logs, toolchain
 from fuseplan.runtime.dispatch import make_dispatcher, native, twin
 from fuseplan.runtime.launch import Artifact, Launch, LaunchKind, Patch, PatchKind, Program
-from tests.kernels.dispatch_harness import SOURCE, Guarded, N, by_uid, dispatcher_of, pointer, scaled_program, slot
+from tests.kernels.dispatch_harness import Guarded, N, by_uid, dispatcher_of, pointer, scaled_program, slot
 
-
-@pytest.fixture(params=["native", "python"], autouse=True)
-def kind(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The dispatcher in force."""
-    base = settings.Settings.from_environment()
-    settings.use(replace(base, dispatcher=request.param))
-    yield request.param
-    settings.use(None)
-
-
-@pytest.fixture(scope="module")
-def kernels() -> Artifact:
-    """The compiled functions of SOURCE."""
-    return toolchain.compile_shared(SOURCE)
+pytestmark = pytest.mark.usefixtures("kind")
 
 
 @pytest.mark.parametrize("form", ["array", "torch", "address", "numpy scalar", "bool", "0-d", "numpy double"])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from math import prod
@@ -26,10 +23,10 @@ from fuseplan.runtime.device import cuda_devices
 from fuseplan.testing.run import HostBuffer, random_inputs
 from tests.kernels import dynamic_graphs as made
 from tests.kernels import triton_cases
+from tests.kernels.interpreter_run import run_interpreted
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-_ROOT = Path(__file__).parents[2]
 BF16 = cudnn.data_type.BFLOAT16
 
 # table: graph, eight shapes that differ in every extent, and the kernels that they share
@@ -141,21 +138,7 @@ def test_shared_pointwise_kernel_loads_vectors() -> None:
 
 def test_interpreted_kernels_are_right_at_several_extents() -> None:
     pytest.importorskip("torch", reason="torch is not installed; Triton's interpreter keeps its buffers in it")
-    env = dict(os.environ, TRITON_INTERPRET="1", PYTEST_ADDOPTS="", OMP_NUM_THREADS="1")
-    for name in [n for n in env if n.startswith("PYTEST_XDIST")]:
-        del env[name]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*command, "tests/kernels/triton_dynamic_interpreted.py"],
-        cwd=_ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    passed = re.search(r"(\d+) passed", done.stdout)
-    assert passed and int(passed.group(1)) >= 15 and "skipped" not in done.stdout, done.stdout[-2000:]
+    assert run_interpreted("tests/kernels/triton_dynamic_interpreted.py") >= 15
 
 
 @pytest.mark.gpu

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fuseplan.engines import registry
-from fuseplan.engines.base import YES, Config, Executable, FusionLimits, KnobSpace, Support
-from fuseplan.ir.region import Region
+from fuseplan.engines.base import FusionLimits
+from fuseplan.engines.null.engine import NullEngine
 from fuseplan.plan.planner import make_plans
 from fuseplan.runtime.device import Device, cpu_device
 from fuseplan.testing.conformance import read_graph
@@ -19,28 +19,13 @@ GRAPHS = Path(__file__).parents[2] / "conformance"
 FAMILIES = frozenset({"pointwise", "reduction", "norm", "matmul", "conv"})
 
 
-class NarrowEngine:
+class NarrowEngine(NullEngine):
     """Fuses less than the others: short regions, and a reduction's result is never used again in its region."""
 
-    name, engine_id, device_kinds = "narrow", 30000, frozenset({"cpu"})
+    name, engine_id = "narrow", 30000
 
     def limits(self, device: Device) -> FusionLimits:
         return FusionLimits(families=FAMILIES, max_nodes=25)
-
-    def supports(self, region: Region, device: Device) -> Support:
-        return YES
-
-    def knobs(self, region: Region, device: Device) -> KnobSpace:
-        return KnobSpace()
-
-    def build(self, region: Region, device: Device, config: Config) -> Executable:
-        return Executable(())
-
-    def notes(self, region: Region, device: Device, config: Config) -> frozenset[str]:
-        return frozenset()
-
-    def estimate_us(self, region: Region, device: Device, config: Config) -> float:
-        return 1.0
 
 
 @pytest.fixture(autouse=True)
