@@ -61,6 +61,11 @@ class TensorSpec:
         return prod(self.dim)
 
     @property
+    def is_host_scalar(self) -> bool:
+        """Whether its value lies in host memory and is read at each call, the caller's or the graph's own."""
+        return self.is_pass_by_value or self.value is not None
+
+    @property
     def span_bytes(self) -> int:
         return span_elements(self.dim, self.stride) * self.dtype.itemsize
 

@@ -14,7 +14,7 @@ from fuseplan.lowering.fragment import FragmentCache, natural_rank, pad_dim
 class _Draft:
     values: list[Value] = field(default_factory=list)
     operands: list[Operand] = field(default_factory=list)
-    loads: list[tuple[int, int]] = field(default_factory=list)
+    loads: list[int] = field(default_factory=list)  # the value that loads each operand
     made: dict[int, int] = field(default_factory=dict)  # uid -> value
 
 
@@ -32,13 +32,10 @@ def fuse(graph: Graph, nodes: Sequence[int], cache: FragmentCache, reason: str =
     values, remap = _sweep(draft.values, [draft.made[uid] for uid in exposed])
     loads: list[tuple[int, int]] = []
     operands: list[Operand] = []
-    position: dict[int, int] = {}
-    for value, operand in draft.loads:
+    for value, operand in zip(draft.loads, draft.operands, strict=True):
         if remap[value] >= 0:
-            if operand not in position:
-                position[operand] = len(operands)
-                operands.append(draft.operands[operand])
-            loads.append((remap[value], position[operand]))
+            loads.append((remap[value], len(operands)))
+            operands.append(operand)
     stores = []
     for uid in exposed:
         spec = graph.tensors[uid]
@@ -82,9 +79,8 @@ def _load(draft: _Draft, spec: TensorSpec, rank: int, placeholder: Value) -> Non
     if spec.value is not None and spec.is_constant:
         value = Value("const", (), placeholder.dim, spec.dtype, spec.dtype, (("value", spec.value),))
     else:
-        draft.loads.append((len(draft.values), len(draft.operands)))
-        role = Role.SCALAR if spec.is_pass_by_value or spec.value is not None else Role.IN
-        draft.operands.append(_operand(spec, rank, role))
+        draft.loads.append(len(draft.values))
+        draft.operands.append(_operand(spec, rank, Role.SCALAR if spec.is_host_scalar else Role.IN))
         value = placeholder
     draft.made[spec.uid] = len(draft.values)
     draft.values.append(value)

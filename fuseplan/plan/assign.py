@@ -107,8 +107,7 @@ def whole_region(graph: Graph) -> Region:
         spec = kept.tensors[uid]
         if spec.is_constant:
             continue
-        is_scalar = spec.is_pass_by_value or spec.value is not None
-        role = Role.OUT if uid in kept.producers else Role.SCALAR if is_scalar else Role.IN
+        role = Role.OUT if uid in kept.producers else Role.SCALAR if spec.is_host_scalar else Role.IN
         operands.append(Operand(uid, spec.dim, spec.stride, spec.dtype, role))
     return Region(kept, (), tuple(operands), (), (), _work(kept))
 

@@ -97,12 +97,11 @@ def _place(patch: Patch, region: Region, slot_of: dict[int, int], layout: Layout
 
 
 def _slot(spec: TensorSpec, device: Device, is_output: bool, alignment: int) -> Slot:
-    is_host = spec.is_pass_by_value or spec.value is not None
     value = None
     if spec.value is not None:
         value = scalar_array(numpy_namespace(), spec, {}).tobytes()
-    place = "host" if is_host else device.kind
+    place = "host" if spec.is_host_scalar else device.kind
     return Slot(
         spec.uid, spec.name, spec.dtype, spec.span_bytes, place, device.index, is_output, value,
-        1 if is_host else alignment,
+        1 if spec.is_host_scalar else alignment,
     )  # fmt: skip
