@@ -15,18 +15,23 @@ from fuseplan.runtime.launch import Launch
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """Whether an engine takes a region; a "no" has a reason."""
+    """Whether an engine takes a region; a "no" has a reason.
+
+    Args:
+        at: value of the region in front of which a cut may help, -1 if no single one is at fault
+    """
 
     is_supported: bool
     reason: str = ""
+    at: int = -1
 
 
 YES = Support(True)
 
 
-def no(reason: str) -> Support:
-    """A refusal with its reason."""
-    return Support(False, reason)
+def no(reason: str, at: int = -1) -> Support:
+    """A refusal with its reason and, where one value of the region is at fault, that value."""
+    return Support(False, reason, at)
 
 
 Config = tuple[tuple[str, int], ...]  # knob values, sorted by name
