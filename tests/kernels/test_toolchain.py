@@ -102,3 +102,22 @@ def test_dispatcher_compiles_without_a_warning() -> None:
         pytest.skip("needs Python's headers")
     flags = (f"-I{headers}", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror")
     assert toolchain.compile_shared(native.source(), flags, label="the dispatcher").data
+
+
+@pytest.mark.parametrize("unit", native.UNITS)
+def test_each_unit_of_the_dispatcher_compiles_alone(unit: str) -> None:
+    headers = toolchain.python_headers()
+    if not headers:
+        pytest.skip("needs Python's headers")
+    folder = Path(native.__file__).parent
+    flags = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only")
+    command = [toolchain.find_compiler().path, *flags, f"-I{headers}", str(folder / unit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '#include "dispatch.h"\n' in (folder / unit).read_text(encoding="utf-8")
+
+
+def test_units_of_the_dispatcher_are_all_files_of_its_folder() -> None:
+    folder = Path(native.__file__).parent
+    assert sorted(native.UNITS) == sorted(p.name for p in folder.glob("*.c"))
+    assert all(f'#line 1 "{name}"\n' in native.source() for name in (native.HEADER, *native.UNITS))

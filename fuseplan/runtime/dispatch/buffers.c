@@ -1,29 +1,10 @@
-/* Buffers as the dispatcher sees them. First part of one translation unit; `native.py` joins the
- * parts in this order: buffers.c, launch.c, dispatch.c, module.c.
+/* Buffers as the dispatcher sees them: from an object to an address.
  *
  * Only plain cases are decided here. Everything else, and every refusal, goes to `Binder.resolve`
  * (binding.py), so that both dispatchers accept the same buffers and use the same words. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <structmember.h>
+#include "dispatch.h"
 
-enum { PLACE_CPU, PLACE_CUDA, PLACE_HOST };
 enum { DL_CPU = 1, DL_CUDA = 2, DL_PINNED = 3, DL_MANAGED = 13 };
-#define FIRST_PAGE 4096
-/* Nothing is ever mapped in the first page, nor for a program in the upper half. */
-#define IS_ADDRESS(n) ((n) >= FIRST_PAGE && (n) <= INT64_MAX)
-
-typedef struct {
-  PyObject *keys, *fallback, *value; /* borrowed from the dispatcher's description */
-  int has_value, place, device_index, is_output, num_types;
-  uint32_t types[4]; /* DLPack code | bits << 8 of the accepted types */
-  char formats[8];   /* accepted formats of the buffer protocol */
-  Py_ssize_t itemsize;
-  int64_t span, alignment;
-} Slot;
 
 /* DLPack's C structures, version 1. */
 typedef struct {
@@ -195,7 +176,7 @@ static uint64_t from_float(const Slot *slot, PyObject *object, uint64_t *local) 
 }
 
 /* Address of a buffer by the plain rules, or 0 where `Binder.resolve` must decide. */
-static uint64_t quick_address(const Slot *slot, PyObject *object, uint64_t *local) {
+uint64_t quick_address(const Slot *slot, PyObject *object, uint64_t *local) {
   uint64_t address = 0;
   if (PyLong_CheckExact(object)) {
     address = PyLong_AsUnsignedLongLong(object);
@@ -212,4 +193,21 @@ static uint64_t quick_address(const Slot *slot, PyObject *object, uint64_t *loca
     else if (kind.is_ndarray) address = from_ndarray(slot, object);
   }
   return address % (uint64_t)slot->alignment ? 0 : address;
+}
+
+/* Address of a workspace by the plain rules, or 0 where `Binder.resolve_workspace` must decide. */
+uint64_t quick_workspace(const Dispatcher *d, PyObject *object) {
+  uint64_t address = 0;
+  if (PyLong_CheckExact(object)) {
+    address = PyLong_AsUnsignedLongLong(object);
+    if (PyErr_Occurred() || !IS_ADDRESS(address)) address = 0;
+  } else {
+    DLTensor t;
+    DLTensorOf tensor_of = kind_of(object).tensor_of;
+    if (tensor_of && tensor_of(object, &t) == 0 && is_row_major(&t) && span_of(&t) >= d->workspace_bytes &&
+        is_at(&t, d->on_gpu ? PLACE_CUDA : PLACE_CPU, d->device_index))
+      address = address_of(&t);
+  }
+  PyErr_Clear();
+  return address % (uint64_t)d->workspace_alignment ? 0 : address;
 }

@@ -1,62 +1,12 @@
-/* Launches: patch the parameter blocks of a frame and run its steps. Second part of the unit. */
-
-enum { STEP_HOST, STEP_CUDA, STEP_MEMSET, STEP_PYTHON };
-enum { PATCH_POINTER, PATCH_SCALAR, PATCH_SCRATCH };
-
-typedef struct {
-  int kind, slot;
-  Py_ssize_t offset, size;
-  int64_t addend;
-} Patch;
-
-typedef struct {
-  int kind;
-  Py_ssize_t block;
-  int first_patch, num_patches, first_param, num_params;
-  void *function;
-  unsigned config[7]; /* grid, block, shared bytes */
-  uint32_t memset_value;
-  size_t memset_words;
-  PyObject *call, *label; /* borrowed */
-} Step;
-
-typedef struct { /* CUlaunchConfig */
-  unsigned grid[3], block[3], shared_bytes;
-  void *stream, *attributes;
-  unsigned num_attributes;
-} LaunchConfig;
-
-typedef struct {
-  int (*launch)(const LaunchConfig *, void *function, void **params, void **extra);
-  int (*memset32)(uint64_t address, unsigned value, size_t words, void *stream);
-  int (*get_context)(void **context);
-  int (*set_context)(void *context);
-  void *context;
-} Driver;
-
-typedef struct {
-  PyObject_HEAD
-  PyObject *description; /* owns all Python objects that the arrays below borrow */
-  PyObject *collect, *resolve, *resolve_workspace, *fail;
-  PyObject *known; /* keys that stand for a slot */
-  int num_slots, num_steps, num_patches, on_gpu, uses_driver, device_index, rereads;
-  int64_t workspace_bytes, workspace_alignment;
-  Slot *slots;
-  Step *steps;
-  Patch *patches;
-  Py_ssize_t *params;
-  int most_params;
-  Driver driver;
-  Py_ssize_t frame_bytes;
-  char *image;
-} Dispatcher;
+/* Launches: patch the parameter blocks of a frame and run its steps. */
+#include "dispatch.h"
 
 static uint64_t patched_address(const Patch *p, const uint64_t *address, uint64_t workspace) {
   return (p->kind == PATCH_SCRATCH ? workspace : address[p->slot]) + (uint64_t)p->addend;
 }
 
 /* Write addresses and scalars into the frame; with `only_scalars` the addresses are there already. */
-static void patch_frame(const Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, int only_scalars) {
+void patch_frame(const Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, int only_scalars) {
   for (const Step *step = d->steps; step < d->steps + d->num_steps; ++step) {
     if (step->kind != STEP_HOST && step->kind != STEP_CUDA) continue;
     for (const Patch *p = d->patches + step->first_patch, *end = p + step->num_patches; p < end; ++p) {
@@ -138,7 +88,7 @@ static int run_steps(const Dispatcher *d, char *frame, const uint64_t *address, 
 }
 
 /* Run with the device's primary context current, and put the thread's own one back. */
-static int run_program(const Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, void *stream) {
+int run_program(const Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, void *stream) {
   if (!d->uses_driver) return run_steps(d, frame, address, workspace, stream);
   void *former = NULL;
   int code = d->driver.get_context(&former);

@@ -1,4 +1,5 @@
-/* The module: making a `Dispatcher` from its description in tuples (native.py). Last part of the unit. */
+/* The module: making a `Dispatcher` from its description in tuples (native.py). */
+#include "dispatch.h"
 
 static int read_slot(Slot *slot, PyObject *tuple) {
   PyObject *types;
@@ -144,7 +145,7 @@ static struct PyModuleDef module_definition = {
     PyModuleDef_HEAD_INIT, .m_name = "fuseplan_dispatch", .m_doc = "Native dispatcher of fuseplan.", .m_size = -1};
 
 PyMODINIT_FUNC PyInit_fuseplan_dispatch(void) {
-  if (PyType_Ready(&DispatcherType) < 0 || PyType_Ready(&BoundType) < 0) return NULL;
+  if (PyType_Ready(&DispatcherType) < 0 || ready_bound_type() < 0) return NULL;
   PyObject *module = PyModule_Create(&module_definition);
   if (!module) return NULL;
   Py_INCREF(&DispatcherType);

@@ -16,7 +16,8 @@ from fuseplan.runtime.dispatch.binding import Binder
 from fuseplan.runtime.dispatch.layout import Frame
 from fuseplan.runtime.launch import Slot
 
-_PARTS = ("buffers.c", "launch.c", "dispatch.c", "module.c")
+HEADER = "dispatch.h"
+UNITS = ("buffers.c", "launch.c", "calls.c", "dispatch.c", "module.c")
 _NAME = "fuseplan_dispatch"
 _PLACES = {"cpu": 0, "cuda": 1, "host": 2}
 _FORMATS = {"FLOAT": "f", "DOUBLE": "d", "HALF": "e", "INT8": "b", "UINT8": "B", "INT32": "i", "INT64": "lq",
@@ -26,9 +27,17 @@ _modules: list[Any] = []
 
 
 def source() -> str:
-    """C source of the dispatcher, one translation unit."""
+    """C source of the dispatcher: the header once, then each unit, as one translation unit.
+
+    One run of the compiler on one file takes half the time of a run on five, and functions are inlined across units.
+    """
     folder = importlib.resources.files("fuseplan.runtime.dispatch")
-    return "\n".join(folder.joinpath(part).read_text(encoding="utf-8") for part in _PARTS)
+    include = f'#include "{HEADER}"\n'
+    parts = ["#define FUSEPLAN_JOINED"]
+    for name in (HEADER, *UNITS):
+        text = folder.joinpath(name).read_text(encoding="utf-8")
+        parts.append(f'#line 1 "{name}"\n{text.replace(include, chr(10), 1)}')
+    return "\n".join(parts)
 
 
 def module() -> Any:

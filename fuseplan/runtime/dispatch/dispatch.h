@@ -1,0 +1,111 @@
+/* What the units of the native dispatcher share. Each .c file compiles alone; `native.py` joins them into
+ * one translation unit, where all that is declared here is static. */
+#ifndef FUSEPLAN_DISPATCH_H
+#define FUSEPLAN_DISPATCH_H
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef FUSEPLAN_JOINED
+#define INTERNAL static
+#else
+#define INTERNAL
+#endif
+
+enum { PLACE_CPU, PLACE_CUDA, PLACE_HOST };
+
+/* Nothing is ever mapped in the first page, nor for a program in the upper half. */
+#define FIRST_PAGE 4096
+#define IS_ADDRESS(n) ((n) >= FIRST_PAGE && (n) <= INT64_MAX)
+
+/* A buffer that the caller binds. */
+typedef struct {
+  PyObject *keys, *fallback, *value; /* borrowed from the dispatcher's description */
+  int has_value, place, device_index, is_output, num_types;
+  uint32_t types[4]; /* DLPack code | bits << 8 of the accepted types */
+  char formats[8];   /* accepted formats of the buffer protocol */
+  Py_ssize_t itemsize;
+  int64_t span, alignment;
+} Slot;
+
+enum { STEP_HOST, STEP_CUDA, STEP_MEMSET, STEP_PYTHON };
+enum { PATCH_POINTER, PATCH_SCALAR, PATCH_SCRATCH };
+
+typedef struct {
+  int kind, slot;
+  Py_ssize_t offset, size;
+  int64_t addend;
+} Patch;
+
+typedef struct {
+  int kind;
+  Py_ssize_t block;
+  int first_patch, num_patches, first_param, num_params;
+  void *function;
+  unsigned config[7]; /* grid, block, shared bytes */
+  uint32_t memset_value;
+  size_t memset_words;
+  PyObject *call, *label; /* borrowed */
+} Step;
+
+typedef struct { /* CUlaunchConfig */
+  unsigned grid[3], block[3], shared_bytes;
+  void *stream, *attributes;
+  unsigned num_attributes;
+} LaunchConfig;
+
+typedef struct {
+  int (*launch)(const LaunchConfig *, void *function, void **params, void **extra);
+  int (*memset32)(uint64_t address, unsigned value, size_t words, void *stream);
+  int (*get_context)(void **context);
+  int (*set_context)(void *context);
+  void *context;
+} Driver;
+
+typedef struct {
+  PyObject_HEAD
+  PyObject *description; /* owns all Python objects that the arrays below borrow */
+  PyObject *collect, *resolve, *resolve_workspace, *fail;
+  PyObject *known; /* keys that stand for a slot */
+  int num_slots, num_steps, num_patches, on_gpu, uses_driver, device_index, rereads;
+  int64_t workspace_bytes, workspace_alignment;
+  Slot *slots;
+  Step *steps;
+  Patch *patches;
+  Py_ssize_t *params;
+  int most_params;
+  Driver driver;
+  Py_ssize_t frame_bytes;
+  char *image;
+} Dispatcher;
+
+/* Memory of one call. `item` and `keep` are owned references. */
+typedef struct {
+  PyObject **item, **keep;
+  uint64_t *address, *local, workspace;
+  PyObject *keep_workspace;
+  char *frame;
+} Call;
+
+/* buffers.c: address of an object by the plain rules, or 0 where the `Binder` must decide */
+INTERNAL uint64_t quick_address(const Slot *slot, PyObject *object, uint64_t *local);
+INTERNAL uint64_t quick_workspace(const Dispatcher *d, PyObject *object);
+
+/* launch.c */
+INTERNAL void patch_frame(const Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, int only_scalars);
+INTERNAL int run_program(const Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, void *stream);
+
+/* calls.c */
+INTERNAL size_t call_bytes(const Dispatcher *d);
+INTERNAL void lay_out_call(const Dispatcher *d, Call *c, char *memory);
+INTERNAL int prepare_call(const Dispatcher *d, Call *c, PyObject *pack, PyObject *workspace);
+INTERNAL void release_call(const Dispatcher *d, Call *c);
+
+/* dispatch.c: what is called from Python */
+INTERNAL PyObject *dispatcher_execute(Dispatcher *d, PyObject *const *args, Py_ssize_t count);
+INTERNAL PyObject *dispatcher_bind(Dispatcher *d, PyObject *const *args, Py_ssize_t count);
+INTERNAL int ready_bound_type(void);
+
+#endif
