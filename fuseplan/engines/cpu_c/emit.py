@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha256
 
+from fuseplan.codegen.axes import merge_in_memory_order, reduced_axes
 from fuseplan.codegen.c_helpers import prelude
-from fuseplan.engines.cpu_c.emit_axes import merged_axes, reduced_axes
 from fuseplan.engines.cpu_c.emit_blocks import blocks_refusal, emit_blocks
 from fuseplan.engines.cpu_c.emit_rows import emit_rows, inner_axes, rows_refusal
 from fuseplan.engines.cpu_c.emit_scope import Scope, depends_on
@@ -37,8 +37,8 @@ def is_column_reduction(region: Region) -> bool:
     if not region.reductions or blocks_refusal(region):
         return False
     inner = inner_axes(region)
-    loops = merged_axes(region, range(len(region.domain)))
-    return bool(inner and loops) and not any(a in inner for a in loops[-1].members)
+    loops = merge_in_memory_order(region, range(len(region.domain)))
+    return bool(inner and loops) and not any(a in inner for a in loops[-1].axes)
 
 
 def family_of(region: Region) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import prod
 
 from fuseplan.codegen import c_expr
-from fuseplan.engines.cpu_c.emit_axes import LoopAxis, merged_axes, plain_axes, reduced_axes
+from fuseplan.codegen.axes import MergedAxis, merge_in_memory_order, reduced_axes, separate
 from fuseplan.engines.cpu_c.emit_conv import block_axis_of_conv, fill_conv
 from fuseplan.engines.cpu_c.emit_matmul import fill_matmul
 from fuseplan.engines.cpu_c.emit_scope import Scope, Walk, depends_on, needed_for
@@ -73,20 +73,20 @@ def emit_blocks(region: Region) -> Scope:
     return scope
 
 
-def _loop_axes(region: Region) -> list[LoopAxis]:
+def _loop_axes(region: Region) -> Sequence[MergedAxis]:
     """Loops in order; with an anchor the last one is walked in blocks and is always there."""
     rank = len(region.domain)
     if not region.anchors:
-        return merged_axes(region, range(rank))
+        return merge_in_memory_order(region, range(rank))
     is_conv = region.values[region.anchors[0]].op == "conv_fprop"
     block = block_axis_of_conv(region) if is_conv else rank - 1
-    return plain_axes(region.domain, [*(a for a in range(rank) if a != block), block], keep=(block,))
+    return separate(region.domain, [*(a for a in range(rank) if a != block), block], keep=(block,))
 
 
 def _scratch(scope: Scope, reduce: int) -> Walk:
     """Private accumulators of a reduction, filled with the neutral element."""
     reduced = reduced_axes(scope.region, reduce)
-    kept = [axis.members[0] not in reduced for axis in scope.axes]
+    kept = [axis.axes[0] not in reduced for axis in scope.axes]
     extents = [axis.count if k else 1 for axis, k in zip(scope.axes, kept, strict=True)]
     moves = [k and axis.extent != 1 for axis, k in zip(scope.axes, kept, strict=True)]
     strides = [s if m else 0 for s, m in zip(packed_stride(extents), moves, strict=True)]
@@ -117,7 +117,7 @@ def _elements(scope: Scope, sums: dict[int, Walk], last: int) -> None:
     inside = depends_on(region, region.anchors)
     stores = [(i, operand) for i, operand in region.stores if not after[i]]
     roots = [i for i, _ in stores] + [region.values[r].args[0] for r in sums]
-    members = scope.axes[last].members if scope.axes else ()
+    members = scope.axes[last].axes if scope.axes else ()
     stop = [v.op in ANCHORS for v in region.values]
     needed = needed_for(region, roots, stop)
     moving = [i for i in needed if inside[i] or any(region.values[i].dim[a] != 1 for a in members)]
@@ -166,7 +166,7 @@ def _closing(scope: Scope, sums: dict[int, Walk], group: Sequence[int]) -> None:
     if not stores:
         return
     scope.index = [f"i{k}" for k in range(len(scope.axes))]
-    loops = [k for k, axis in enumerate(scope.axes) if not set(axis.members) & set(group) and axis.extent != 1]
+    loops = [k for k, axis in enumerate(scope.axes) if not set(axis.axes) & set(group) and axis.extent != 1]
     for k in loops:
         scope.open_loop(k)
     for r, walk in sums.items():

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from fuseplan.codegen import c_expr
-from fuseplan.engines.cpu_c.emit_axes import effective_stride
+from fuseplan.codegen.axes import effective_stride
 from fuseplan.engines.cpu_c.emit_matmul import add_partial, anchor_base, open_partial_sums, write_dot
 from fuseplan.engines.cpu_c.emit_scope import Scope
 from fuseplan.ir.region import Region
@@ -30,7 +30,7 @@ def block_axis_of_conv(region: Region) -> int:
 def fill_conv(scope: Scope, value: int, last: int) -> None:
     """Lines that leave the sum over filter positions and channels in ``acc[j]`` for j below ``width``."""
     conv = _Conv(scope, value)
-    if scope.axes[last].members[0] == 1:
+    if scope.axes[last].axes[0] == 1:
         conv.fill_channels()
     else:
         conv.fill_row()
@@ -100,7 +100,7 @@ class _Conv:
     def position(self, s: int) -> str:
         """Output position on a spatial axis."""
         for k, axis in enumerate(self.scope.axes):
-            if axis.members[0] == s + 2:
+            if axis.axes[0] == s + 2:
                 return self.scope.index[k]
         return "0"
 
@@ -150,7 +150,7 @@ class _Conv:
         """Row form."""
         w = self.w
         last = self.spatial[-1]
-        channel = next((self.scope.index[k] for k, a in enumerate(self.scope.axes) if a.members[0] == 1), "0")
+        channel = next((self.scope.index[k] for k, a in enumerate(self.scope.axes) if a.axes[0] == 1), "0")
         self.pointers([*range(1, len(self.x.dim))], channel)
         self.open_filter(last)
         step, dilation = (self.number(n, last, v[last]) for n, v in (("step", self.step), ("dilation", self.dilation)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuseplan.codegen import c_expr
-from fuseplan.engines.cpu_c.emit_axes import effective_stride
+from fuseplan.codegen.axes import effective_stride
 from fuseplan.engines.cpu_c.emit_scope import Scope
 
 PARTIAL = 256  # terms of one partial sum: added up one by one, 4096 floats lose more than a library's sum does
@@ -14,7 +14,7 @@ def anchor_base(scope: Scope, operand: int, prefix: str, skip: tuple[int, ...]) 
     stride = effective_stride(scope.region.operands[operand])
     terms = [scope.pointer(operand)]
     for k, axis in enumerate(scope.axes):
-        a = axis.members[0]
+        a = axis.axes[0]
         if a not in skip and stride[a]:
             terms.append(scope.term(scope.index[k], f"{prefix}_s{a}", stride[a]))
     return terms

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from fuseplan.engines.cpu_c.emit_axes import merged_axes, reduced_axes
+from fuseplan.codegen.axes import merge_in_memory_order, reduced_axes
 from fuseplan.engines.cpu_c.emit_scope import Scope, needed_for, reads
 from fuseplan.ir.region import Region
 
@@ -46,10 +46,10 @@ def emit_rows(region: Region) -> Scope:
     inner = inner_axes(region)
     rank = len(region.domain)
     if inner:
-        outer_loops = merged_axes(region, [a for a in range(rank) if a not in inner])
-        inner_loops = merged_axes(region, inner)
+        outer_loops = merge_in_memory_order(region, [a for a in range(rank) if a not in inner])
+        inner_loops = merge_in_memory_order(region, inner)
     else:
-        loops = merged_axes(region, range(rank))
+        loops = merge_in_memory_order(region, range(rank))
         outer_loops, inner_loops = loops[:-1], loops[-1:]
     scope = Scope(region, outer_loops + inner_loops)
     num_outer = len(outer_loops)
@@ -104,7 +104,7 @@ def _define(scope: Scope, values: list[int]) -> None:
 def _loops_of(scope: Scope, value: int, first: int) -> tuple[int, ...]:
     """Loops from `first` on over which the value changes."""
     dim = scope.region.values[value].dim
-    return tuple([k for k in range(first, len(scope.axes)) if any(dim[a] != 1 for a in scope.axes[k].members)])
+    return tuple([k for k in range(first, len(scope.axes)) if any(dim[a] != 1 for a in scope.axes[k].axes)])
 
 
 def emit_pass(scope: Scope, one: Pass, is_outside: list[bool]) -> None:

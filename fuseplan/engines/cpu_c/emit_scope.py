@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import prod
 
 from fuseplan.codegen import c_expr
+from fuseplan.codegen.axes import MergedAxis
 from fuseplan.codegen.writer import LineWriter, node_numbers, operand_names
 from fuseplan.dtypes import INT64, DType
-from fuseplan.engines.cpu_c.emit_axes import LoopAxis
 from fuseplan.ir.region import Region, Role, Value
 from fuseplan.runtime.launch import Patch, PatchKind
 
@@ -87,7 +87,7 @@ class Scope:
         axes: loops of the kernel; `index[k]` is the C text of loop k's position
     """
 
-    def __init__(self, region: Region, axes: Sequence[LoopAxis]) -> None:
+    def __init__(self, region: Region, axes: Sequence[MergedAxis]) -> None:
         self.region, self.axes = region, tuple(axes)
         self.writer = LineWriter()
         self.args = Arguments()
@@ -95,7 +95,7 @@ class Scope:
         self.numbers = node_numbers(region.values)
         self.index = [f"i{k}" for k in range(len(self.axes))]
         self._walks: dict[int, Walk] = {}
-        self._fastest = [axis.members[-1] for axis in self.axes]
+        self._fastest = [axis.axes[-1] for axis in self.axes]
 
     def extent(self, loop: int) -> str:
         return self.args.number(f"n{loop}", self.axes[loop].count)
@@ -194,7 +194,7 @@ class Scope:
 
     def _position(self, axis: int) -> str:
         for k, loop in enumerate(self.axes):
-            if axis in loop.members:
+            if axis in loop.axes:
                 return self.index[k]
         return "0"
 
