@@ -94,13 +94,14 @@ class Engine(Protocol):
         """The choices for this region, defaults first."""
         ...
 
-    def build(self, region: Region, device: Device, config: Config) -> Executable:
+    def build(self, region: Region, device: Device, config: Config, *, aligned: bool = True) -> Executable:
         """Compile.
 
-        Two values of `config` come from outside of the knobs: ``aligned=0`` asks for a build whose `alignments` is
-        (), and a saved plan makes a PYTHON launch again from an empty config and a region with `graph` and
-        `operands` but no values.
+        A saved plan makes a PYTHON launch again from an empty config and a region with `graph` and `operands` but no
+        values.
 
+        Args:
+            aligned: whether the kernels may rely on addresses; if not, `alignments` of the result is ()
         Raises:
             ToolchainError: the tool-chain fails
         """

@@ -76,8 +76,8 @@ class FormEngine(Generic[SourceT]):
         """What keeps every form from this region or device (a missing tool, a type); empty if nothing."""
         raise NotImplementedError
 
-    def compile(self, source: SourceT, region: Region, device: Device) -> Executable:
-        """The executable of a form's source. Raises ToolchainError."""
+    def compile(self, source: SourceT, region: Region, device: Device, *, aligned: bool) -> Executable:
+        """The executable of a form's source (`aligned` as in `Engine.build`). Raises ToolchainError."""
         raise NotImplementedError
 
     def match(self, region: Region, device: Device) -> tuple[Form[Any, SourceT], Any] | Support:
@@ -116,9 +116,9 @@ class FormEngine(Generic[SourceT]):
         form, schedule = self._taken(region, device)
         return form.notes(schedule, config)
 
-    def build(self, region: Region, device: Device, config: Config) -> Executable:
+    def build(self, region: Region, device: Device, config: Config, *, aligned: bool = True) -> Executable:
         form, schedule = self._taken(region, device)
-        return self.compile(form.emit(schedule, config), region, device)
+        return self.compile(form.emit(schedule, config), region, device, aligned=aligned)
 
 
 def furthest(refused: list[Support]) -> Support:

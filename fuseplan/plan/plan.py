@@ -59,28 +59,26 @@ class Builder:
 
     def __init__(self, graph: Graph, device: Device) -> None:
         self.graph, self.device = graph, device
-        self._built: dict[tuple[str, tuple[object, ...], Config], Executable] = {}
+        self._built: dict[tuple[str, tuple[object, ...], Config, bool], Executable] = {}
 
-    def executable(self, a: Assignment, extra: Config = ()) -> Executable:
+    def executable(self, a: Assignment, *, aligned: bool = True) -> Executable:
         """The built region. Raises what the engine's build raises."""
-        config = tuple(sorted((*a.config, *extra)))
         if a.engine.name == GENERAL:  # bound to this region's own graph
-            return a.engine.build(a.region, self.device, config)
-        key = (a.engine.name, a.region.structure, config)
+            return a.engine.build(a.region, self.device, a.config, aligned=aligned)
+        key = (a.engine.name, a.region.structure, a.config, aligned)
         found = self._built.get(key)
         if found is None:
-            found = self._built[key] = a.engine.build(a.region, self.device, config)
+            found = self._built[key] = a.engine.build(a.region, self.device, a.config, aligned=aligned)
         return found
 
     def build(self, name: str, engine: tuple[str, int], knobs: dict[str, int], assignments: Sequence[Assignment],
-              extra: Config = ()) -> BuiltPlan:  # fmt: skip
-        """The plan of these assignments; `extra` is added to every engine's config."""
-        parts = tuple((a, self.executable(a, extra)) for a in assignments)
+              *, aligned: bool = True) -> BuiltPlan:  # fmt: skip
+        """The plan of these assignments; one that is not `aligned` takes buffers at any address."""
+        parts = tuple((a, self.executable(a, aligned=aligned)) for a in assignments)
         program = compose(self.graph, self.device, [(a.region, e) for a, e in parts])
         return BuiltPlan(name, engine[0], engine[1], knobs, self.graph, self.device, program, parts)
 
     def general(self, plan: BuiltPlan) -> BuiltPlan:
         """The same plan without any promise on addresses."""
-        return self.build(
-            plan.name, (plan.engine_name, plan.engine_id), plan.knobs, [a for a, _ in plan.parts], (("aligned", 0),)
-        )
+        engine, assignments = (plan.engine_name, plan.engine_id), [a for a, _ in plan.parts]
+        return self.build(plan.name, engine, plan.knobs, assignments, aligned=False)

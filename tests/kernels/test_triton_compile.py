@@ -213,7 +213,7 @@ def test_closing_average_gets_scratch_and_a_finishing_kernel() -> None:
 
 def test_config_without_alignment_promises_nothing_about_addresses() -> None:
     region = made.softmax(64, 1024, FLOAT)
-    built = TritonEngine().build(region, made.device(90), (("aligned", 0),))
+    built = TritonEngine().build(region, made.device(90), (), aligned=False)
     assert built.alignments == ()
     (kernel,) = kernels(region, 90)
     loose, tight = (aot.compilation(kernel, 90, aligned=a) for a in (False, True))

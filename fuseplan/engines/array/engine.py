@@ -44,7 +44,7 @@ class ArrayEngine:
     def knobs(self, region: Region, device: Device) -> KnobSpace:
         return KnobSpace()
 
-    def build(self, region: Region, device: Device, config: Config) -> Executable:
+    def build(self, region: Region, device: Device, config: Config, *, aligned: bool = True) -> Executable:
         run = _run_on_cuda if device.kind == "cuda" else _run_on_host
         patches = tuple(Patch(PatchKind.POINTER, 0, slot=i) for i in range(len(region.operands)))
         launch = Launch(LaunchKind.PYTHON, patches=patches, call=_bind(run, region, device), label="array")

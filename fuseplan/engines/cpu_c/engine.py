@@ -62,7 +62,7 @@ class CpuCEngine:
     def knobs(self, region: Region, device: Device) -> KnobSpace:
         return KnobSpace()
 
-    def build(self, region: Region, device: Device, config: Config) -> Executable:
+    def build(self, region: Region, device: Device, config: Config, *, aligned: bool = True) -> Executable:
         key = self._key(region)
         found = self._built.get(key)
         if found is None:

@@ -31,7 +31,7 @@ class NullEngine:
     def knobs(self, region: Region, device: Device) -> KnobSpace:
         return KnobSpace()
 
-    def build(self, region: Region, device: Device, config: Config) -> Executable:
+    def build(self, region: Region, device: Device, config: Config, *, aligned: bool = True) -> Executable:
         return Executable(())
 
     def estimate_us(self, region: Region, device: Device, config: Config) -> float:

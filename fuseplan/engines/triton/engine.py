@@ -53,7 +53,7 @@ class TritonEngine:
         """A short list of configs, the default first."""
         return knob_space(region, device)
 
-    def build(self, region: Region, device: Device, config: Config) -> Executable:
+    def build(self, region: Region, device: Device, config: Config, *, aligned: bool = True) -> Executable:
         """Generate and compile; a kernel that was built before comes from memory or from disk.
 
         Raises:
@@ -61,7 +61,7 @@ class TritonEngine:
             ArgumentError: a knob that does not exist
             ToolchainError: Triton fails
         """
-        key = (region.structure, device.arch, device.sm_count, device.shared_bytes, config)
+        key = (region.structure, device.arch, device.sm_count, device.shared_bytes, config, aligned)
         with self._lock:
             if key in self._memo:
                 self._memo.move_to_end(key)
@@ -72,7 +72,7 @@ class TritonEngine:
                 f"the triton engine cannot build this region: {support.reason}", fix="take another engine's plan"
             )
         knobs = complete_knobs(knob_space(region, device), config)
-        built = _assemble(region, emit(region, knobs), device.sm_version, aligned=bool(knobs["aligned"]))
+        built = _assemble(region, emit(region, knobs), device.sm_version, aligned=aligned)
         with self._lock:
             self._memo[key] = built
             if len(self._memo) > _MEMO_SIZE:

@@ -51,14 +51,14 @@ def knob_space(region: Region, device: Device) -> ListedKnobs:
 
 
 def complete_knobs(space: ListedKnobs, chosen: Config) -> dict[str, int]:
-    """All knobs of a config, `aligned` included. Raises ArgumentError for one that does not exist."""
-    knobs = {**dict(space.default), "aligned": 1}
+    """All knobs of a config. Raises ArgumentError for one that does not exist."""
+    knobs = dict(space.default)
     for name, value in chosen:
         if name not in knobs:
             raise ArgumentError(
                 f"the triton engine has no knob '{name}' for this region", fix=f"knobs are {', '.join(sorted(knobs))}"
             )
-        is_size = name not in ("aligned", "num_stages", "GROUP_M")
+        is_size = name not in ("num_stages", "GROUP_M")
         if value < 0 or (is_size and (value < 1 or value & (value - 1))):
             raise ArgumentError(f"knob '{name}' of the triton engine must be a power of two, not {value}")
         knobs[name] = value

@@ -40,7 +40,7 @@ class ToyEngine:
     def knobs(self, region: Region, device: Device) -> KnobSpace:
         return KnobSpace()
 
-    def build(self, region: Region, device: Device, config: Config) -> Executable:
+    def build(self, region: Region, device: Device, config: Config, *, aligned: bool = True) -> Executable:
         patches = tuple(Patch(PatchKind.POINTER, 0, slot) for slot in range(len(region.operands)))
         return Executable((Launch(LaunchKind.PYTHON, patches=patches, call=partial(run, region), label="toy"),))
 

@@ -43,7 +43,7 @@ class PickyEngine:
     def knobs(self, region: Region, device: Device) -> KnobSpace:
         return KnobSpace({"TILE": tuple(range(self.num_knobs))} if self.num_knobs > 1 else {})
 
-    def build(self, region: Region, device: Device, config: Any) -> Executable:
+    def build(self, region: Region, device: Device, config: Any, *, aligned: bool = True) -> Executable:
         self.builds.append((region.key, config))
         return Executable((Launch(LaunchKind.HOST, b"\0" * 8),))
 
@@ -203,8 +203,9 @@ class ReadableEngine(PickyEngine):
     def limits(self, device: Device) -> FusionLimits:
         return replace(super().limits(device), max_nodes=1)
 
-    def build(self, region: Region, device: Device, config: Any) -> Executable:
-        return replace(super().build(region, device, config), source=f"source of {region.graph.nodes[0].op}")
+    def build(self, region: Region, device: Device, config: Any, *, aligned: bool = True) -> Executable:
+        built = super().build(region, device, config, aligned=aligned)
+        return replace(built, source=f"source of {region.graph.nodes[0].op}")
 
 
 def test_source_of_equal_regions_is_shown_once_under_their_tensors(engines: list[Any]) -> None:
