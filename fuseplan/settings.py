@@ -13,6 +13,12 @@ def _default_cache_dir() -> Path:
     return Path(platformdirs.user_cache_dir("fuseplan", appauthor=False))
 
 
+def _count(text: str) -> int:
+    """A number of threads; OpenMP's variable may list one for each level of nesting, of which the first counts."""
+    first = text.split(",")[0].strip()
+    return int(first) if first.isdecimal() else 0
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a process may set.
@@ -21,6 +27,7 @@ class Settings:
         cache_dir: where compiled kernels are kept (``FUSEPLAN_CACHE_DIR``)
         cache_limit_bytes: the cache is trimmed to this size (``FUSEPLAN_CACHE_LIMIT_MB``)
         compiler: C compiler; empty means look for cc, gcc, clang (``FUSEPLAN_CC``)
+        num_threads: threads of host kernels, 0: not said (``FUSEPLAN_NUM_THREADS``, else ``OMP_NUM_THREADS``)
         dispatcher: ``"native"``, ``"python"`` or ``"auto"`` (``FUSEPLAN_DISPATCHER``)
         log_level: 0 off, 1 to 9 info, 10 and above info without dumps (``CUDNN_FRONTEND_LOG_INFO``)
         log_file: ``stdout``, ``stderr`` or a path; empty: no log (``CUDNN_FRONTEND_LOG_FILE``)
@@ -30,6 +37,7 @@ class Settings:
     cache_dir: Path = field(default_factory=_default_cache_dir)
     cache_limit_bytes: int = 2 << 30
     compiler: str = ""
+    num_threads: int = 0
     dispatcher: str = "auto"
     log_level: int = 0
     log_file: str = ""
@@ -45,6 +53,7 @@ class Settings:
         if e.get("FUSEPLAN_CACHE_LIMIT_MB", "").isdigit():
             made["cache_limit_bytes"] = int(e["FUSEPLAN_CACHE_LIMIT_MB"]) << 20
         made["compiler"] = e.get("FUSEPLAN_CC", "")
+        made["num_threads"] = _count(e.get("FUSEPLAN_NUM_THREADS", "")) or _count(e.get("OMP_NUM_THREADS", ""))
         made["dispatcher"] = e.get("FUSEPLAN_DISPATCHER", "auto")
         level = e.get("CUDNN_FRONTEND_LOG_INFO", "0")
         made["log_level"] = int(level) if level.isdigit() else 0

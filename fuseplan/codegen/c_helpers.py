@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from fuseplan.runtime import team
+
 _BITS = """\
 static inline uint32_t bits_of(float x) {
   uint32_t u;
@@ -162,7 +164,7 @@ _HEADERS = "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n"
 
 
 def prelude(body: str) -> str:
-    """Headers and the helpers that `body` names, callees first."""
+    """Headers, how tasks are drawn, and the helpers that `body` names, callees first."""
     found = set(_NAME.findall(body))
     pending = list(found)
     while pending:
@@ -171,4 +173,5 @@ def prelude(body: str) -> str:
             pending.append(name)
     if "float_of" in found:  # the two live in one text
         found.add("bits_of")
-    return _HEADERS + "".join(["\n" + HELPERS[n] + "\n" for n in sorted(found, key=_ORDER.__getitem__) if HELPERS[n]])
+    named = ["\n" + HELPERS[n] + "\n" for n in sorted(found, key=_ORDER.__getitem__) if HELPERS[n]]
+    return "".join([_HEADERS, "\n", team.header(), *named])

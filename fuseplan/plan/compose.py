@@ -10,8 +10,10 @@ from fuseplan.ir.graph import Graph, TensorSpec
 from fuseplan.ir.region import Region, Role
 from fuseplan.ops.arrays import numpy_namespace
 from fuseplan.ops.evaluate import scalar_array
+from fuseplan.runtime import team
 from fuseplan.runtime.device import Device
-from fuseplan.runtime.launch import Launch, Patch, PatchKind, Program, Slot
+from fuseplan.runtime.dispatch.layout import threads_bytes
+from fuseplan.runtime.launch import Launch, Patch, PatchKind, Program, Slot, Tasks
 
 ALIGNMENT = 256
 SCRATCH_ALIGNMENT = 8  # what an engine may assume of the start of its private scratch
@@ -23,15 +25,28 @@ def compose(graph: Graph, device: Device, parts: Sequence[tuple[Region, Executab
     slots = program_slots(graph, device, needs)
     slot_of = {s.uid: k for k, s in enumerate(slots)}
     layout = lay_out(graph, [region for region, _ in parts])
-    private = max((e.scratch_bytes for _, e in parts), default=0)
+    num_threads = team.number(device.num_threads) if device.kind == "cpu" else 1
+    private = 0
     launches: list[Launch] = []
     for region, executable in parts:
+        own_end = layout.num_bytes + executable.scratch_bytes
+        private = max(private, executable.scratch_bytes)
         for launch in executable.launches:
             patches = tuple([_place(p, region, slot_of, layout) for p in launch.patches])
-            launches.append(replace(launch, patches=patches))
+            tasks = _with_memory(launch.tasks, own_end, num_threads)
+            private = max(private, executable.scratch_bytes + threads_bytes(tasks, tasks.max_threads))
+            launches.append(replace(launch, patches=patches, tasks=tasks))
     total = layout.num_bytes + private
     aligned = max([SCRATCH_ALIGNMENT if private else 1, *(a for uid, a in needs.items() if uid not in slot_of)])
-    return Program(slots, tuple(launches), total, device.kind, device.index, aligned)
+    return Program(slots, tuple(launches), total, device.kind, device.index, aligned, device.num_threads)
+
+
+def _with_memory(tasks: Tasks, at: int, num_threads: int) -> Tasks:
+    """Tasks whose threads have their memory from `at` on in the workspace; as few as may ever run at once."""
+    if not tasks.thread_bytes:
+        return tasks
+    most = team.team_size(num_threads, tasks.count, tasks.work_us, num_threads)
+    return replace(tasks, scratch_at=at, max_threads=most)
 
 
 def program_slots(graph: Graph, device: Device, alignments: Mapping[int, int]) -> tuple[Slot, ...]:

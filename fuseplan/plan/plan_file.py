@@ -10,7 +10,7 @@ import json
 import struct
 import zipfile
 import zlib
-from dataclasses import replace
+from dataclasses import astuple, replace
 from hashlib import sha256
 from typing import Any
 
@@ -23,10 +23,10 @@ from fuseplan.plan.assign import Assignment, whole_region
 from fuseplan.plan.plan import BuiltPlan
 from fuseplan.plan.plan_check import FIX, check_graph, check_operands, check_part, check_program
 from fuseplan.runtime.device import Device
-from fuseplan.runtime.launch import Artifact, Launch, LaunchKind, Patch, PatchKind, Program, Slot
+from fuseplan.runtime.launch import Artifact, Launch, LaunchKind, Patch, PatchKind, Program, Slot, Tasks
 
 FORMAT = "fuseplan-plan"
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 MAGIC = b"PK\x03\x04"
 MAX_FILE_BYTES = 1 << 30
@@ -92,7 +92,7 @@ def _launch_to_json(x: Launch, owner: Assignment, artifacts: dict[str, Artifact]
         made["operands"] = [o.uid for o in owner.region.operands]
         return made
     made.update(template=x.template.hex(), grid=x.grid, block=x.block, shared_bytes=x.shared_bytes, symbol=x.symbol)
-    made.update(param_offsets=x.param_offsets, memset=[x.memset_value, x.memset_words])
+    made.update(param_offsets=x.param_offsets, memset=[x.memset_value, x.memset_words], tasks=astuple(x.tasks))
     if x.artifact is not None:
         artifacts[x.artifact.key] = x.artifact
         made["artifact"] = {"kind": x.artifact.kind, "key": x.artifact.key, "arch": x.artifact.arch}
@@ -177,7 +177,7 @@ def _plan_from_json(manifest: dict[str, Any], files: dict[str, bytes], device: D
         else:
             launches.append(_launch_from_json(x, files))
     alignment = _number(manifest["workspace_alignment"])
-    program = Program(slots, tuple(launches), need, device.kind, device.index, alignment)
+    program = Program(slots, tuple(launches), need, device.kind, device.index, alignment, device.num_threads)
     check_program(graph, program, device)
     plan = manifest["plan"]
     name, engine = typed(plan["name"], str), typed(plan["engine"], str)
@@ -234,8 +234,13 @@ def _launch_from_json(x: dict[str, Any], files: dict[str, bytes]) -> Launch:
     return Launch(
         LaunchKind[x["kind"]], bytes.fromhex(x["template"]), _patches(x), artifact, typed(x["symbol"], str),
         _ints(x["param_offsets"]), (gx, gy, gz), (bx, by, bz), _number(x["shared_bytes"]), value, words, None,
-        typed(x["label"], str),
+        typed(x["label"], str), _tasks_from_json(typed(x["tasks"], list)),
     )  # fmt: skip
+
+
+def _tasks_from_json(numbers: list[Any]) -> Tasks:
+    count, work_us, *rest = numbers
+    return Tasks(_number(count), typed(work_us, float), *map(_number, rest))
 
 
 def _python_launch_from_json(

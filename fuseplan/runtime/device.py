@@ -28,6 +28,7 @@ class Device:
         l2_bytes: last-level cache
         memory_gbps: rough bandwidth of main memory, GB/s, for ranking
         peak_gflops: rough float32 rate, for ranking
+        num_threads: threads that plans for a CPU may use; 0: as many as `team.number` says
     """
 
     kind: str
@@ -40,6 +41,7 @@ class Device:
     l2_bytes: int = 0
     memory_gbps: float = 20.0
     peak_gflops: float = 50.0
+    num_threads: int = 0
 
     @property
     def sm_version(self) -> int:

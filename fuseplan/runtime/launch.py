@@ -4,8 +4,11 @@ A `Program` is the flat form of a plan: slots (the buffers a caller binds) and l
 has a parameter block made from `template` bytes; its patches say which bytes are overwritten at
 call time with an address or with a host scalar.
 
-Host functions have the C signature ``void f(const void *block)``; they read the block as a packed
-struct. CUDA kernels get one ``void *`` per parameter, pointing into the block at `param_offsets`.
+Host kernels have the C signature ``int f(const void *block, const struct fp_task *task)``. They read the
+block as a packed struct and draw tasks from `task`; ``team/task.h`` says how, and its text stands in
+every generated kernel. A launch of several tasks may run on several threads, each of which calls the
+function once. The status that comes back is 0, or a number that ends the program with an error.
+CUDA kernels get one ``void *`` per parameter, pointing into the block at `param_offsets`.
 """
 
 from __future__ import annotations
@@ -75,6 +78,28 @@ PythonCall = Callable[[tuple[int, ...], int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Tasks:
+    """How a host launch is shared out over threads.
+
+    Args:
+        count: tasks that its threads draw; one alone stays on the calling thread
+        work_us: expected time on one thread; little work stays on the calling thread
+        thread_bytes: memory that each thread has for itself, from the workspace
+        scratch_at: where that memory begins in the workspace; composing a program sets it
+        max_threads: for how many threads there is memory, 0 if they need none; composing a program sets it
+    """
+
+    count: int = 1
+    work_us: float = 0.0
+    thread_bytes: int = 0
+    scratch_at: int = 0
+    max_threads: int = 0
+
+
+ALONE = Tasks()
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """One step of a program.
 
@@ -88,6 +113,7 @@ class Launch:
         memset_value, memset_words: 32-bit word and how many (MEMSET; its pointer is patches[0])
         call: the function (PYTHON; its operands are the patches, in order)
         label: for messages and profiles
+        tasks: how it is shared out over threads (HOST)
     """
 
     kind: LaunchKind
@@ -103,6 +129,7 @@ class Launch:
     memset_words: int = 0
     call: PythonCall | None = None
     label: str = ""
+    tasks: Tasks = ALONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +165,7 @@ class Program:
 
     Args:
         workspace_alignment: bytes that the workspace's address must be a multiple of (like Slot.alignment)
+        num_threads: threads that host launches may use, 0: as many as `team.number` says
     """
 
     slots: tuple[Slot, ...]
@@ -146,3 +174,4 @@ class Program:
     device_kind: str  # "cpu" or "cuda"
     device_index: int = 0
     workspace_alignment: int = 1
+    num_threads: int = 0

@@ -10,28 +10,37 @@ import numpy as np
 
 from fuseplan import dtypes
 from fuseplan.errors import BindError
+from fuseplan.runtime import team
 from fuseplan.runtime.dispatch import Dispatcher, make_dispatcher
 from fuseplan.runtime.launch import Artifact, Launch, LaunchKind, Patch, PatchKind, Program, Slot
 
 N = 8
-SOURCE = """
-#include <stdint.h>
+SOURCE = (
+    team.header()
+    + """
 /* y = a * s + b, and b is kept in the workspace */
-void scaled(const void *block) {
+int scaled(const void *block, const struct fp_task *task) {
+  (void)task;
   const struct { const float *a, *b; float *y, *work; int64_t n; float s; } *p = block;
   for (int64_t i = 0; i < p->n; ++i) { p->work[i] = p->b[i]; p->y[i] = p->a[i] * p->s + p->work[i]; }
+  return 0;
 }
 /* waits for the other thread: only possible if the interpreter's lock is free */
-void meet(const void *block) {
+int meet(const void *block, const struct fp_task *task) {
+  (void)task;
   const struct { volatile int32_t *cell; } *p = block;
   __atomic_add_fetch(p->cell, 1, __ATOMIC_SEQ_CST);
   for (int64_t i = 0; i < 2000000000 && __atomic_load_n(p->cell, __ATOMIC_SEQ_CST) < 2; ++i) {}
+  return 0;
 }
-void copy8(const void *block) {
+int copy8(const void *block, const struct fp_task *task) {
+  (void)task;
   const struct { uint64_t *y; uint64_t value; } *p = block;
   *p->y = p->value;
+  return 0;
 }
 """
+)
 
 
 def pointer(offset: int, slot: int, addend: int = 0) -> Patch:

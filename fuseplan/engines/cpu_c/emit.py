@@ -68,10 +68,11 @@ def _assemble(scope: Scope, family: str) -> Kernel:
     lead = ["const struct args p = *(const struct args *)block;", *scope.args.pointer_lines()]
     head = "\n".join(["  " + line for line in lead])
     indented = "\n".join([line if line.startswith("#") or not line else "  " + line for line in body.split("\n")])
-    inside = f"{head}\n{indented.rstrip()}\n}}\n"
+    inside = f"{head}\n{indented.rstrip()}\n  (void)task;\n  return 0;\n}}\n"
     digest = sha256("\n".join([*parts, inside]).encode()).hexdigest()[:12]
     symbol = f"fp_{family}_{digest}"
-    declaration = f"void {symbol}(const void *block);\nvoid {symbol}(const void *block) {{\n"
+    signature = f"int {symbol}(const void *block, const struct fp_task *task)"
+    declaration = f"{signature};\n{signature} {{\n"
     source = "\n".join([parts[0], parts[1], "", declaration]) + inside
     template, patches = scope.args.block()
     return Kernel(source, symbol, template, patches, scope.args.scratch_bytes)

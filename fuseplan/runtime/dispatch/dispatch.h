@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../team/task.h"
 
 #ifdef FUSEPLAN_JOINED
 #define INTERNAL static
@@ -48,6 +49,8 @@ typedef struct {
   uint32_t memset_value;
   size_t memset_words;
   PyObject *call, *label; /* borrowed */
+  long long num_tasks, scratch_at, thread_bytes; /* of a host function */
+  int num_threads;
 } Step;
 
 typedef struct { /* CUlaunchConfig */
@@ -67,7 +70,7 @@ typedef struct {
 typedef struct {
   PyObject_HEAD
   PyObject *description; /* owns all Python objects that the arrays below borrow */
-  PyObject *collect, *resolve, *resolve_workspace, *fail;
+  PyObject *collect, *resolve, *resolve_workspace, *fail, *fail_host;
   PyObject *known; /* keys that stand for a slot */
   int num_slots, num_steps, num_patches, on_gpu, uses_driver, device_index, rereads;
   int64_t workspace_bytes, workspace_alignment;

@@ -39,13 +39,31 @@ static int run_python(const Dispatcher *d, const Step *step, const uint64_t *add
   return result ? 0 : -1;
 }
 
-static void run_host(const Dispatcher *d, const Step *step, char *frame, const uint64_t *address, uint64_t workspace) {
+typedef int (*HostKernel)(const void *block, const struct fp_task *task);
+
+/* The memory of a step's threads, NULL if they have none. */
+static char *thread_scratch(const Step *step, uint64_t workspace) {
+  uint64_t start = workspace + (uint64_t)step->scratch_at;
+  return step->thread_bytes ? (char *)(uintptr_t)((start + 63) & ~(uint64_t)63) : NULL;
+}
+
+/* 0, or the status that a kernel gave back. */
+static int run_host(const Dispatcher *d, const Step *step, char *frame, const uint64_t *address, uint64_t workspace) {
   if (step->kind == STEP_HOST) {
-    ((void (*)(const void *))step->function)(frame + step->block);
-    return;
+    struct fp_counters counters = {0};
+    struct fp_task task = {step->num_tasks, 0, 1, thread_scratch(step, workspace), &counters};
+    return ((HostKernel)step->function)(frame + step->block, &task);
   }
   uint32_t *words = (uint32_t *)(uintptr_t)patched_address(&d->patches[step->first_patch], address, workspace);
   for (size_t i = 0; i < step->memset_words; ++i) memcpy(words + i, &step->memset_value, 4);
+  return 0;
+}
+
+/* Raises what a step's status stands for. */
+static int raise_status(PyObject *hook, int status, PyObject *label) {
+  PyObject *result = PyObject_CallFunction(hook, "iO", status, label);
+  Py_XDECREF(result);
+  return -1;
 }
 
 static int run_driver(const Dispatcher *d, const Step *step, char *frame, const uint64_t *address, uint64_t workspace,
@@ -63,9 +81,7 @@ static int run_driver(const Dispatcher *d, const Step *step, char *frame, const 
     code = d->driver.launch(&config, step->function, params, NULL);
   }
   if (code == 0) return 0;
-  PyObject *result = PyObject_CallFunction(d->fail, "iO", code, step->label); /* raises */
-  Py_XDECREF(result);
-  return -1;
+  return raise_status(d->fail, code, step->label);
 }
 
 static int run_steps(const Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, void *stream) {
@@ -73,10 +89,12 @@ static int run_steps(const Dispatcher *d, char *frame, const uint64_t *address, 
   while (step < end) {
     int is_host = step->kind == STEP_HOST || (step->kind == STEP_MEMSET && !d->on_gpu);
     if (is_host) { /* a run of host functions: other threads may go on meanwhile */
+      int status = 0;
       Py_BEGIN_ALLOW_THREADS
       for (; step < end && (step->kind == STEP_HOST || (step->kind == STEP_MEMSET && !d->on_gpu)); ++step)
-        run_host(d, step, frame, address, workspace);
+        if ((status = run_host(d, step, frame, address, workspace))) break;
       Py_END_ALLOW_THREADS
+      if (status) return raise_status(d->fail_host, status, step->label);
       continue;
     }
     int failed = step->kind == STEP_PYTHON ? run_python(d, step, address, workspace, stream)

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 from fuseplan.errors import ArgumentError
 from fuseplan.runtime import artifacts, cuda
-from fuseplan.runtime.launch import Launch, LaunchKind, Patch, PatchKind, Program, PythonCall
+from fuseplan.runtime.launch import Launch, LaunchKind, Patch, PatchKind, Program, PythonCall, Tasks
+from fuseplan.runtime.team import number, team_size
 
 _ALIGN = 64  # of each block: tensor maps ask for it
+THREAD_ALIGN = 64  # of each thread's memory, wherever the workspace begins
 
 
 class Step(NamedTuple):
@@ -24,6 +26,7 @@ class Step(NamedTuple):
         config: grid, block and shared bytes of a kernel
         memset: value and number of words
         call: function of a PYTHON launch
+        team: number of tasks and of threads, where their memory begins in the workspace, bytes of each thread
     """
 
     kind: LaunchKind
@@ -35,6 +38,7 @@ class Step(NamedTuple):
     config: tuple[int, int, int, int, int, int, int] = (1, 1, 1, 1, 1, 1, 0)
     memset: tuple[int, int] = (0, 0)
     call: PythonCall | None = None
+    team: tuple[int, int, int, int] = (1, 1, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,26 @@ def _make_step(program: Program, launch: Launch, at: int) -> Step:
         config=(*launch.grid, *launch.block, launch.shared_bytes),
         memset=(launch.memset_value & 0xFFFFFFFF, launch.memset_words),
         call=launch.call,
+        team=_team(program, launch.tasks),
     )
+
+
+def _team(program: Program, tasks: Tasks) -> tuple[int, int, int, int]:
+    """See `Step.team`."""
+    threads = 1
+    if tasks.count > 1:
+        threads = team_size(number(program.num_threads), tasks.count, tasks.work_us, tasks.max_threads)
+    return tasks.count, threads, tasks.scratch_at, thread_stride(tasks)
+
+
+def thread_stride(tasks: Tasks) -> int:
+    """Bytes from the memory of one thread to that of the next."""
+    return -(-tasks.thread_bytes // THREAD_ALIGN) * THREAD_ALIGN
+
+
+def threads_bytes(tasks: Tasks, num_threads: int) -> int:
+    """Bytes of the workspace that `num_threads` threads of a launch need."""
+    return num_threads * thread_stride(tasks) + THREAD_ALIGN if tasks.thread_bytes else 0
 
 
 def check_launch(program: Program, launch: Launch) -> None:
@@ -118,9 +141,21 @@ def check_launch(program: Program, launch: Launch) -> None:
             raise ArgumentError(f"{what}: {launch.memset_words} words do not fit {room} bytes")
     if any(not 0 <= offset < max(1, block) for offset in launch.param_offsets):
         raise ArgumentError(f"{what}: a parameter lies outside of the block of {block} bytes")
+    _check_tasks(program, launch.tasks, what)
     config = (*launch.grid, *launch.block)
     if len(config) != 6 or not 1 <= min(config) <= max(config) < 1 << 31 or not 0 <= launch.shared_bytes < 1 << 31:
         raise ArgumentError(f"{what}: grid {launch.grid} and block {launch.block}")
+
+
+def _check_tasks(program: Program, tasks: Tasks, what: str) -> None:
+    if not 1 <= tasks.count < 1 << 62:
+        raise ArgumentError(f"{what}: {tasks.count} tasks")
+    past = tasks.scratch_at + threads_bytes(tasks, max(1, tasks.max_threads))
+    if tasks.thread_bytes and not (tasks.max_threads > 0 and 0 <= tasks.scratch_at <= past <= program.workspace_bytes):
+        raise ArgumentError(
+            f"{what}: {tasks.max_threads} threads with {tasks.thread_bytes} bytes each do not fit the workspace of "
+            f"{program.workspace_bytes} bytes"
+        )
 
 
 def _room(program: Program, patch: Patch) -> int:

@@ -23,9 +23,10 @@ static int read_step(Dispatcher *d, Step *step, PyObject *tuple, int *num_params
   PyObject *patches, *params;
   unsigned long long function;
   unsigned *c = step->config;
-  if (!PyArg_ParseTuple(tuple, "iOnO!KO!(IIIIIII)(In)O", &step->kind, &step->label, &step->block, &PyTuple_Type,
+  if (!PyArg_ParseTuple(tuple, "iOnO!KO!(IIIIIII)(In)O(LiLL)", &step->kind, &step->label, &step->block, &PyTuple_Type,
                         &patches, &function, &PyTuple_Type, &params, &c[0], &c[1], &c[2], &c[3], &c[4], &c[5], &c[6],
-                        &step->memset_value, &step->memset_words, &step->call))
+                        &step->memset_value, &step->memset_words, &step->call, &step->num_tasks,
+                        &step->num_threads, &step->scratch_at, &step->thread_bytes))
     return -1;
   step->function = (void *)(uintptr_t)function;
   step->first_patch = d->num_patches;
@@ -88,7 +89,7 @@ static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kw
   if (!d) return NULL;
   if (!PyArg_ParseTuple(args, "O!O!SLLpipOO!O", &PyTuple_Type, &slots, &PyTuple_Type, &steps, &image, &workspace_bytes,
                         &workspace_alignment, &d->on_gpu, &d->device_index, &d->rereads, &driver, &PyTuple_Type, &hooks, &d->known) ||
-      !PyArg_ParseTuple(hooks, "OOOO", &d->collect, &d->resolve, &d->resolve_workspace, &d->fail))
+      !PyArg_ParseTuple(hooks, "OOOOO", &d->collect, &d->resolve, &d->resolve_workspace, &d->fail, &d->fail_host))
     goto failed;
   Py_INCREF(args);
   d->description = args;

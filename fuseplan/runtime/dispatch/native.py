@@ -5,19 +5,21 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.resources
 import importlib.util
+import re
 import sys
 import sysconfig
 import threading
 from typing import Any
 
-from fuseplan.errors import ToolchainError
-from fuseplan.runtime import artifacts, buffers, cuda, device, toolchain
+from fuseplan.errors import DeviceError, ToolchainError
+from fuseplan.runtime import artifacts, buffers, cuda, device, team, toolchain
 from fuseplan.runtime.dispatch.binding import Binder
 from fuseplan.runtime.dispatch.layout import Frame
 from fuseplan.runtime.launch import Slot
 
 HEADER = "dispatch.h"
 UNITS = ("buffers.c", "launch.c", "calls.c", "dispatch.c", "module.c")
+_OWN_INCLUDE = re.compile(r'#include "(?:\.\./team/task|dispatch)\.h"\n')
 _NAME = "fuseplan_dispatch"
 _PLACES = {"cpu": 0, "cuda": 1, "host": 2}
 _FORMATS = {"FLOAT": "f", "DOUBLE": "d", "HALF": "e", "INT8": "b", "UINT8": "B", "INT32": "i", "INT64": "lq",
@@ -32,11 +34,10 @@ def source() -> str:
     One run of the compiler on one file takes half the time of a run on five, and functions are inlined across units.
     """
     folder = importlib.resources.files("fuseplan.runtime.dispatch")
-    include = f'#include "{HEADER}"\n'
-    parts = ["#define FUSEPLAN_JOINED"]
+    parts = ["#define FUSEPLAN_JOINED", team.header()]
     for name in (HEADER, *UNITS):
         text = folder.joinpath(name).read_text(encoding="utf-8")
-        parts.append(f'#line 1 "{name}"\n{text.replace(include, chr(10), 1)}')
+        parts.append(f'#line 1 "{name}"\n{_OWN_INCLUDE.sub(chr(10), text)}')
     return "\n".join(parts)
 
 
@@ -85,7 +86,7 @@ def make(binder: Binder, frame: Frame) -> Any:
     p = binder.program
     slots = tuple(map(_slot, binder.slots, binder.keys, binder.defaults, binder.accepted))
     driver = _driver_addresses(p.device_index) if frame.uses_driver else None
-    hooks = (binder.collect, binder.resolve, binder.resolve_workspace, fail)
+    hooks = (binder.collect, binder.resolve, binder.resolve_workspace, fail, fail_host)
     return module().Dispatcher(
         slots, frame.steps, frame.image, p.workspace_bytes, p.workspace_alignment, p.device_kind == "cuda",
         p.device_index, bool(frame.rereads), driver, hooks, binder.known_keys,
@@ -95,6 +96,11 @@ def make(binder: Binder, frame: Frame) -> Any:
 def fail(code: int, label: str) -> None:
     """Raise the driver's error of a launch."""
     raise cuda.driver().error(code, f"launch '{label}'")
+
+
+def fail_host(status: int, label: str) -> None:
+    """Raise the error of a host kernel that gave back a status."""
+    raise DeviceError(f"launch '{label}' failed with status {status}")
 
 
 def _slot(slot: Slot, keys: tuple[object, ...], default: object, accepted: tuple[str, ...]) -> tuple[object, ...]:

@@ -9,11 +9,28 @@ from typing import Any
 from fuseplan.errors import DeviceError
 from fuseplan.runtime import cuda
 from fuseplan.runtime.dispatch.binding import Binder
-from fuseplan.runtime.dispatch.layout import Frame, Step
+from fuseplan.runtime.dispatch.layout import THREAD_ALIGN, Frame, Step
 from fuseplan.runtime.launch import LaunchKind, PatchKind
 
-_HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _ALIGN = 64
+
+
+class _Counters(ctypes.Structure):
+    """``struct fp_counters`` of task.h."""
+
+    _fields_ = [("numbers", ctypes.c_int64 * 9)]
+
+
+class _Task(ctypes.Structure):
+    """``struct fp_task`` of task.h."""
+
+    _fields_ = [
+        ("num_tasks", ctypes.c_int64), ("thread", ctypes.c_int32), ("num_threads", ctypes.c_int32),
+        ("scratch", ctypes.c_void_p), ("counters", ctypes.POINTER(_Counters)),
+    ]  # fmt: skip
+
+
+_HostFunction = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_Task))
 
 
 class _Call:
@@ -88,9 +105,14 @@ class Dispatcher:
             else:
                 ctypes.c_uint64.from_address(base + offset).value = _target(kind, slot, addend, call)
 
+    def _run_host(self, step: Step, call: _Call, base: int) -> None:
+        status = _run_alone(self.functions[step.function], base + step.block, step, call.workspace)
+        if status:
+            raise DeviceError(f"launch '{step.label}' failed with status {status}")
+
     def _run_step(self, step: Step, call: _Call, base: int, stream: int) -> None:
         if step.kind == LaunchKind.HOST:
-            self.functions[step.function](base + step.block)
+            self._run_host(step, call, base)
             return
         targets = tuple(_target(kind, slot, addend, call) for kind, _, slot, addend, _ in step.patches)
         if step.kind == LaunchKind.PYTHON and step.call is not None:
@@ -109,6 +131,14 @@ class Dispatcher:
         except DeviceError as problem:
             head, _, rest = problem.wrong.partition(" failed with ")
             raise DeviceError(f"launch '{step.label}' failed with {rest or head}", fix=problem.fix) from problem
+
+
+def _run_alone(function: Any, block: int, step: Step, workspace: int) -> int:
+    """All tasks of a host function on this thread; its status."""
+    count, _, scratch_at, stride = step.team
+    start = workspace + scratch_at
+    scratch = start + -start % THREAD_ALIGN if stride else None
+    return int(function(block, _Task(count, 0, 1, scratch, ctypes.pointer(_Counters()))))
 
 
 def _target(kind: int, slot: int, addend: int, call: _Call) -> int:

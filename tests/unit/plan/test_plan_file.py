@@ -78,7 +78,7 @@ def test_missing_cpu_feature_is_named(saved: bytes) -> None:
 
 
 def test_other_version_is_refused(saved: bytes) -> None:
-    with pytest.raises(cudnnGraphNotSupportedError, match="version 99 is not 1"):
+    with pytest.raises(cudnnGraphNotSupportedError, match="version 99 is not 2"):
         plan_file.load(edit(saved, lambda m: m.update(version=99)), cpu_device())
 
 
