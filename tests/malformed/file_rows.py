@@ -176,7 +176,7 @@ FILES = [
     bad("bomb", bomb, "unpacks to more than"),
     bad("part-twice", part_twice, "has a part twice"),
     foreign("version", put("version", 99), "version 99 is not 2", "serialize"),
-    foreign("version-text", put("version", "1"), "version '1' is not 1", "serialize"),
+    foreign("version-text", put("version", "2"), "version '2' is not 2", "serialize"),
     foreign("device-kind", put("device", "kind", "cuda"), "made for cuda, this handle is cpu", "this device"),
     foreign("device-features", put("device", "features", ["avx99"]), r"CPU features \['avx99'\]", "this device"),
     bad("device-features-text", put("device", "features", "avx99"), "manifest is damaged: TypeError"),
