@@ -38,7 +38,6 @@ TYPES = {
     "int": "int",
     "bool": "bool",
     "ints": "Sequence[int]",
-    "any": "Any",
     "name": "Name",
     "compute_data_type": "TypeLike",
     "out_dims": "Dims",
@@ -68,13 +67,13 @@ def stub_text() -> str:
 
 def _protocol_name(schema: OpSchema) -> str:
     """For instance OfInputScale: named by the tensors that an op must have."""
-    words = [word for p in schema.inputs if not p.is_optional for word in p.name.split("_")]
+    words = [word for p in schema.inputs if not p.is_optional for word in schema.call.name(p.name).split("_")]
     return "Of" + "".join(word.capitalize() for word in words)
 
 
 def _document(schema: OpSchema, indent: int) -> str:
     """The docstring; results are listed where there may be several."""
-    doc = document(call_form(schema)) if schema.returns_list else schema.doc
+    doc = document(call_form(schema)) if schema.call.returns_list else schema.call.doc
     end = "\n" if "\n" in doc else ""
     lines = f'"""{doc.rstrip()}{end}"""'.splitlines()
     return "".join(f"{' ' * indent}{line}\n" if line else "\n" for line in lines)
@@ -85,15 +84,15 @@ def _method(schema: OpSchema) -> str:
     heads = _heads(schema, schema.name)
     first, *others = heads
     parts = [f"{first}\n{_document(schema, 8)}", *(f"{head} ...\n" for head in others)]
-    return "".join(parts) + "".join(f"    {alias} = {schema.name}\n" for alias in schema.aliases)
+    return "".join(parts) + "".join(f"    {alias} = {schema.name}\n" for alias in schema.call.aliases)
 
 
 def _heads(schema: OpSchema, name: str) -> tuple[str, ...]:
     """One form, or two overloads where the newest order is not the start of the classic one."""
-    form = call_form(schema)
-    orders = [None] if schema.classic[: len(schema.positional)] == schema.positional else [None, schema.positional]
+    form, call = call_form(schema), schema.call
+    orders = [None] if call.classic[: len(call.positional)] == call.positional else [None, call.positional]
     result = "Tensor"
-    if schema.returns_list:  # absent results are None; which ones depends on the arguments
+    if call.returns_list:  # absent results are None; which ones depends on the arguments
         is_certain = not any(port in form.optional_results for port, _ in form.results)
         result = "list[Tensor]" if is_certain else "list[Any]"
     mark = "    @overload\n" if len(orders) > 1 else ""
@@ -119,8 +118,10 @@ def _head(form: CallForm, name: str, order: tuple[str, ...] | None, result: str)
 
 
 def _type(form: CallForm, name: str) -> str:
+    if name in form.schema.call.arguments:
+        return "Any"
     for attr in form.schema.attrs:
-        if attr.name == name:
+        if form.schema.call.name(attr.name) == name:
             return f"enums.{attr.kind[5:]}" if attr.kind.startswith("enum:") else TYPES[attr.kind]
     return TYPES.get(name, "Operand")
 

@@ -28,6 +28,10 @@ def _is_tensor(value: object) -> bool:
     return isinstance(value, Tensor) or is_array(value)
 
 
+def _is_anything(value: object) -> bool:
+    return True
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
@@ -43,16 +47,16 @@ _MATCHES: dict[str, Matches] = {
     "int": lambda v: hasattr(v, "__index__") and not isinstance(v, bool),
     "bool": lambda v: isinstance(v, (bool, np.bool_)),
     "ints": _is_ints,
-    "any": lambda v: True,
 }
 
 
 @dataclass(frozen=True)
 class CallForm:
-    """What the method of one op accepts, worked out once from its schema.
+    """What the method of one op accepts, worked out once from its schema; all names are the API's.
 
     Args:
         ports: tensor arguments
+        required: tensor arguments and attributes that a node needs
         results: output ports that the method makes and returns, with the labels of their default names
         optional_results: those of them that a call may leave out
         given_results: output ports whose tensors are passed as arguments
@@ -65,6 +69,7 @@ class CallForm:
 
     schema: OpSchema
     ports: tuple[str, ...]
+    required: frozenset[str]
     results: tuple[tuple[str, str], ...]
     optional_results: frozenset[str]
     given_results: tuple[str, ...]
@@ -77,25 +82,38 @@ class CallForm:
 
 def call_form(schema: OpSchema) -> CallForm:
     """Work out the call form of an op."""
-    stored = [a for a in schema.attrs if a.kind != "any"]
-    parameters = {*schema.positional, *schema.classic}
-    given = tuple(p.name for p in schema.outputs if p.name in parameters)
-    matches: dict[str, Matches] = {p.name: _is_tensor for p in schema.inputs}
-    matches.update(dict.fromkeys(given, _is_tensor))
-    matches.update({a.name: _matcher(a) for a in schema.attrs if not a.is_internal})
+    call, named = schema.call, schema.call.name
+    parameters = {*call.positional, *call.classic}
+    results = [named(p.name) for p in schema.outputs]
+    given = tuple(name for name in results if name in parameters)
+    ports = tuple(named(p.name) for p in schema.inputs)
+    attrs = {named(a.name): a for a in schema.attrs}
+    matches: dict[str, Matches] = dict.fromkeys((*ports, *given), _is_tensor)
+    matches.update(dict.fromkeys(call.arguments, _is_anything))
+    matches.update({name: _matcher(a) for name, a in attrs.items() if name not in call.hidden})
     matches.update(name=lambda v: isinstance(v, str), compute_data_type=is_data_type, out_dims=_is_dims)
-    orders = tuple(dict.fromkeys((schema.positional, schema.classic, _split_padding(schema.classic))))
+    orders = tuple(dict.fromkeys((call.positional, call.classic, _split_padding(call.classic))))
     certain = 0
     while all(len(o) > certain for o in orders) and len({o[certain] for o in orders}) == 1:
         certain += 1
     return CallForm(
         schema=schema,
-        ports=tuple(p.name for p in schema.inputs),
-        results=tuple((p.name, p.label or p.name) for p in schema.outputs if p.name not in given),
-        optional_results=frozenset(p.name for p in schema.outputs if p.is_optional),
+        ports=ports,
+        required=frozenset(
+            (
+                *(named(p.name) for p in schema.inputs if not p.is_optional),
+                *(name for name, a in attrs.items() if a.is_required),
+            )
+        ),
+        results=tuple(
+            (named(p.name), call.labels.get(p.name, named(p.name)))
+            for p in schema.outputs
+            if named(p.name) not in given
+        ),
+        optional_results=frozenset(named(p.name) for p in schema.outputs if p.is_optional),
         given_results=given,
-        converts={a.name: _converter(a, schema.name) for a in stored},
-        defaults={a.name: a.default for a in stored},
+        converts={name: _converter(a, f"{schema.name}(): {name}") for name, a in attrs.items()},
+        defaults={name: a.default for name, a in attrs.items()},
         orders=orders,
         certain=certain,
         matches=matches,
@@ -180,8 +198,7 @@ def _matcher(attr: Attr) -> Matches:
     return _MATCHES[attr.kind]
 
 
-def _converter(attr: Attr, op: str) -> Convert:
-    what = f"{op}(): {attr.name}"
+def _converter(attr: Attr, what: str) -> Convert:
     if attr.kind.startswith("enum:"):
         return partial(to_enum, kind=getattr(enums, attr.kind[5:]), what=what)
     if attr.kind == "ints":

@@ -159,8 +159,8 @@ class Construction(GraphState):
     def _add_node(self, form: CallForm, bound: dict[str, Any]) -> Any:
         op = form.schema.name
         name, compute, dims = bound.pop("name", ""), bound.pop("compute_data_type", None), bound.pop("out_dims", None)
-        if form.schema.prepare is not None:
-            form.schema.prepare(bound)
+        if form.schema.call.prepare is not None:
+            form.schema.call.prepare(bound)
         if not isinstance(name, str):
             raise ArgumentError(f"{op}(): name must be a str, not {name!r}", fix="pass name='...'")
         node = Node(name or f"{op}.{self.number(op)}", None, compute, op=op)
@@ -177,15 +177,15 @@ class Construction(GraphState):
         if dims is not None:
             _set_out_dims(node, dims, tuple(made))
         self.node_list.append(node)
-        if form.schema.returns_list:
+        if form.schema.call.returns_list:
             return [made.get(port) for port, _ in form.results]
         return next(iter(made.values()))
 
     def _add_results(self, form: CallForm, node: Node, bound: Mapping[str, Any]) -> dict[str, Tensor]:
         """Make the tensors of a node's results; returns those that the method hands back."""
         left_out: Container[str] = ()
-        if form.schema.results is not None:
-            left_out = form.optional_results.difference(form.schema.results(bound))
+        if form.schema.call.results is not None:
+            left_out = form.optional_results.difference(form.schema.call.results(bound))
         made: dict[str, Tensor] = {}
         for port, label in form.results:
             if port not in left_out:

@@ -29,8 +29,8 @@ def document(form: CallForm) -> str:
     """Docstring of an op's method."""
     schema = form.schema
     names = [name for name, _ in form.results]
-    result = f"[{', '.join(names)}]" if schema.returns_list else names[0]
-    return f"{(schema.doc or schema.name).rstrip()}\n\nReturns:\n    {result}\n"
+    result = f"[{', '.join(names)}]" if schema.call.returns_list else names[0]
+    return f"{(schema.call.doc or schema.name).rstrip()}\n\nReturns:\n    {result}\n"
 
 
 def signature(form: CallForm, listed: tuple[str, ...] | None = None) -> inspect.Signature:
@@ -39,18 +39,16 @@ def signature(form: CallForm, listed: tuple[str, ...] | None = None) -> inspect.
     Args:
         listed: positional order; None is the classic one, which has all parameters
     """
-    required = {p.name for p in form.schema.inputs if not p.is_optional}
-    required |= {a.name for a in form.schema.attrs if a.is_required}
     if listed is None:
-        listed = tuple(dict.fromkeys((*form.schema.classic, *form.schema.positional)))
+        listed = tuple(dict.fromkeys((*form.schema.call.classic, *form.schema.call.positional)))
     made = inspect.Parameter
     parameters = [made("self", made.POSITIONAL_OR_KEYWORD)]
     is_open = True  # no default so far, so a required parameter may still come without one
     for name in listed:
-        is_open = is_open and name in required
+        is_open = is_open and name in form.required
         default = made.empty if is_open else form.defaults.get(name)
         parameters.append(made(name, made.POSITIONAL_OR_KEYWORD, default=default))
     for name in sorted(set(form.matches) - set(listed)):
-        default = made.empty if name in required else form.defaults.get(name)
+        default = made.empty if name in form.required else form.defaults.get(name)
         parameters.append(made(name, made.KEYWORD_ONLY, default=default))
     return inspect.Signature(parameters)

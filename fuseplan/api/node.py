@@ -58,10 +58,12 @@ class Node:
         return to_member(self.compute)
 
     def draft(self, drafts: dict[Tensor, DraftTensor]) -> DraftNode:
-        """A copy for inference; `drafts` collects the copies of the tensors."""
-        inputs = {port: drafts.get(t) or draft_tensor(t, drafts) for port, t in self.inputs.items()}
-        outputs = {port: drafts.get(t) or draft_tensor(t, drafts) for port, t in self.outputs.items()}
-        return DraftNode(self.op, self.name, inputs, outputs, dict(self.params), self.compute)
+        """A copy for inference, in the IR's names; `drafts` collects the copies of the tensors."""
+        own = {name: inner for inner, name in schema.schema_of(self.op).call.names.items()}
+        inputs = {own.get(p, p): drafts.get(t) or draft_tensor(t, drafts) for p, t in self.inputs.items()}
+        outputs = {own.get(p, p): drafts.get(t) or draft_tensor(t, drafts) for p, t in self.outputs.items()}
+        params = {own.get(name, name): value for name, value in self.params.items()}
+        return DraftNode(self.op, self.name, inputs, outputs, params, self.compute)
 
     def validate(self) -> None:
         """Check that the ports and parameters that the op needs are there. Raises InvalidGraphError."""
@@ -81,8 +83,7 @@ class Node:
             made.is_virtual = False
         builder.nodes.append(draft)
         infer.complete(builder)
-        for port, result in self.outputs.items():
-            found = draft.outputs[port]
+        for result, found in zip(self.outputs.values(), draft.outputs.values(), strict=True):
             if result._dim is None and found.dim:
                 result.set_dim(found.dim)
             if result._stride is None and found.stride:

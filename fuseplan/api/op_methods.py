@@ -15,7 +15,7 @@ class OpMethods(Construction):
 def attach(schema: OpSchema) -> None:
     """Give graphs the method of an op, under each of its names."""
     method = make_method(schema)
-    for name in (schema.name, *schema.aliases):
+    for name in (schema.name, *schema.call.aliases):
         setattr(OpMethods, name, method)
 
 

@@ -138,8 +138,9 @@ def _node_from_json(data: dict[str, Any], by_uid: dict[int, Tensor]) -> Node:
             f"node {made.name!r} of the structure is of op {made.op!r}, which fuseplan does not have",
             fix="use the release that wrote it, or build the graph of other operations",
         ) from error
-    unknown = {*made.inputs, *made.outputs} - {p.name for p in (*form.schema.inputs, *form.schema.outputs)}
-    missing = {p.name for p in form.schema.outputs if not p.is_optional} - made.outputs.keys()
+    results = {*form.given_results, *(port for port, _ in form.results)}
+    unknown = (made.inputs.keys() - set(form.ports)) | (made.outputs.keys() - results)
+    missing = results - form.optional_results - made.outputs.keys()
     if unknown or missing:
         raise ValueError(f"node {made.name!r} has ports {sorted(unknown)} too many and lacks {sorted(missing)}")
     for key, value in data["params"].items():  # a parameter that the op does not have is a KeyError

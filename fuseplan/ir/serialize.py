@@ -11,7 +11,7 @@ from fuseplan.errors import PlanFileError
 from fuseplan.ir.graph import Graph, Node, TensorSpec
 
 FORMAT = "fuseplan-graph"
-VERSION = 1
+VERSION = 2
 T = TypeVar("T")
 
 

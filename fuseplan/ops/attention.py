@@ -15,10 +15,11 @@ from fuseplan.ir.graph import AttrValue, DraftNode, DraftTensor, packed_stride
 from fuseplan.ir.region import Cost
 from fuseplan.ops.arrays import ArrayNamespace
 from fuseplan.ops.attention_samples import sdpa_samples
-from fuseplan.ops.schema import Array, Attr, FragmentBuilder, NodeView, OpSchema, Port, register, reject
+from fuseplan.ops.schema import Array, Attr, Call, FragmentBuilder, NodeView, OpSchema, Port, register, reject
 from fuseplan.ops.shapes import Dims, broadcasts_to, check_scalar, set_dim
 
-O, STATS, MAX, SUM = "O", "Stats", "score_max", "score_sum_exp"  # noqa: E741 - the paper's letter
+O, STATS, MAX, SUM = "o", "stats", "score_max", "score_sum_exp"  # noqa: E741 - the paper's letter
+_API = {O: "O", STATS: "Stats"}
 _ROW_RESULTS = (STATS, MAX, SUM)
 _LENGTHS = ("seq_len_q", "seq_len_kv")
 _UNAVAILABLE_PORTS = (
@@ -96,7 +97,7 @@ def _contradiction(wrong: str, fix: str) -> InvalidGraphError:
 
 
 def _results(bound: Mapping[str, Any]) -> tuple[str, ...]:
-    return (STATS,) if bound.get("generate_stats") else ()
+    return (_API[STATS],) if bound.get("generate_stats") else ()
 
 
 def _refuse_unavailable(node: DraftNode) -> None:
@@ -304,14 +305,10 @@ _CLASSIC = (  # table
 )  # fmt: skip
 
 _ATTRS = (  # table
-    *(Attr(name, "any") for name in (
-        "is_inference", "attn_scale", "use_causal_mask", "use_causal_mask_bottom_right", "sliding_window_length",
-        "dropout", "score_mod", "softmax_precision", "attn_scale_prefolded",
-    )),
-    Attr("attn_scale_value", "float", is_internal=True),  # attn_scale as a number
-    Attr("has_dropout", "bool", False, is_internal=True),
-    Attr("has_score_mod", "bool", False, is_internal=True),
-    Attr("has_half_softmax", "bool", False, is_internal=True),
+    Attr("attn_scale_value", "float"),  # attn_scale as a number
+    Attr("has_dropout", "bool", False),
+    Attr("has_score_mod", "bool", False),
+    Attr("has_half_softmax", "bool", False),
     Attr("use_alibi_mask", "bool", False),
     Attr("use_padding_mask", "bool", False),
     Attr("diagonal_alignment", "enum:diagonal_alignment", "TOP_LEFT"),
@@ -345,13 +342,17 @@ SDPA = register(
     OpSchema(
         name="sdpa", family="attention",
         inputs=(Port("q"), Port("k"), Port("v"), *(Port(p, is_optional=True) for p in _OPTIONAL_PORTS)),
-        outputs=(
-            Port(O, label=O), Port(STATS, is_optional=True, label=STATS),
-            *(Port(p, is_optional=True) for p in ("rng_dump", MAX, SUM)),
-        ),
+        outputs=(Port(O), *(Port(p, is_optional=True) for p in (STATS, "rng_dump", MAX, SUM))),
         infer=_infer, reference=_reference, cost=_cost, decompose=_decompose, samples=sdpa_samples,
-        attrs=_ATTRS, positional=("q", "k", "v"), classic=_CLASSIC, returns_list=True, prepare=_prepare,
-        results=_results, aliases=("scaled_dot_product_flash_attention",),
-        doc=_DOC,
+        call=Call(
+            positional=("q", "k", "v"), classic=_CLASSIC, doc=_DOC, names=_API,
+            arguments=(
+                "is_inference", "attn_scale", "use_causal_mask", "use_causal_mask_bottom_right",
+                "sliding_window_length", "dropout", "score_mod", "softmax_precision", "attn_scale_prefolded",
+            ),
+            hidden=("attn_scale_value", "has_dropout", "has_score_mod", "has_half_softmax"),
+            returns_list=True, prepare=_prepare, results=_results, aliases=("scaled_dot_product_flash_attention",),
+        ),
+        attrs=_ATTRS,
     )
 )  # fmt: skip

@@ -19,10 +19,10 @@ def _sample(
     io = more.pop("io", "FLOAT")
     attrs = {"generate_stats": True, "attn_scale_value": 0.35, **more.pop("attrs", {})}
     ports = more.pop("ports", {})
-    wanted = more.pop("results", ("Stats",))
-    absent = ("rng_dump", *(p for p in ("Stats", "score_max", "score_sum_exp") if p not in wanted))
+    wanted = more.pop("results", ("stats",))
+    absent = ("rng_dump", *(p for p in ("stats", "score_max", "score_sum_exp") if p not in wanted))
     ins = {"q": (q, io), "k": (k, io), "v": (v, io), **ports}
-    return Sample(id, ins, attrs, types={"O": io}, absent=absent, **more)
+    return Sample(id, ins, attrs, types={"o": io}, absent=absent, **more)
 
 
 def _lengths(**ranges: tuple[float, float]) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def _good() -> Iterable[Sample]:
     scale_port: dict[str, Any] = {"attn_scale": ((1, 1, 1, 1), "FLOAT")}
     causal = {"diagonal_band_right_bound": 0}
     bottom = {"diagonal_alignment": "BOTTOM_RIGHT"}
-    everything = ("Stats", "score_max", "score_sum_exp")
+    everything = ("stats", "score_max", "score_sum_exp")
     yield _sample("plain")
     yield _sample("inference", attrs={"generate_stats": False, "attn_scale_value": None}, results=())
     yield _sample("scale-tensor", attrs={"attn_scale_value": None}, ports=scale_port, ranges={"attn_scale": (0.1, 0.5)})
@@ -89,7 +89,7 @@ def _bad() -> Iterable[Sample]:
     yield _sample("bias-boolean", ports={"bias": ((1, 1, _Q, _KV), "BOOLEAN")}, fails=unavailable)
     yield _sample("sink-wrong", ports={"sink_token": ((1, 1, 1, 1), "FLOAT")}, fails=bad)
     yield _sample("scale-twice", ports={"attn_scale": ((1, 1, 1, 1), "FLOAT")}, fails=bad)
-    yield _sample("output-dims", outputs={"O": (_B, _H, _Q, 3)}, fails=bad)
+    yield _sample("output-dims", outputs={"o": (_B, _H, _Q, 3)}, fails=bad)
     yield _sample("dropout", attrs={"has_dropout": True}, fails=unavailable)
     yield _sample("score-mod", attrs={"has_score_mod": True}, fails=unavailable)
     yield _sample("half-softmax", attrs={"has_half_softmax": True}, fails=unavailable)

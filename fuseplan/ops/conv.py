@@ -12,10 +12,10 @@ from fuseplan.errors import InvalidGraphError
 from fuseplan.ir.graph import AttrValue, DraftNode
 from fuseplan.ir.region import Cost
 from fuseplan.ops.arrays import ArrayNamespace
-from fuseplan.ops.schema import Array, Attr, FragmentBuilder, NodeView, OpSchema, Port, Sample, register, reject
+from fuseplan.ops.schema import Array, Attr, Call, FragmentBuilder, NodeView, OpSchema, Port, Sample, register, reject
 from fuseplan.ops.shapes import Dims, channels_last, set_dim
 
-X, W, Y = "image", "weight", "Y"
+X, W, Y = "image", "weight", "y"
 _MODES = ("CROSS_CORRELATION", "CONVOLUTION")
 
 
@@ -185,22 +185,13 @@ def _samples() -> Iterable[Sample]:
     yield Sample("output-dims", {X: nhwc, W: krsc}, plain, {Y: (2, 3, 4, 4)}, fails=bad)
 
 
-CONV_FPROP = register(
-    OpSchema(
-        name="conv_fprop", family="conv",
-        inputs=(Port(X), Port(W)), outputs=(Port(Y, label=Y),),
-        infer=_infer, reference=_reference, cost=_cost, decompose=_decompose, samples=_samples,
-        attrs=(
-            *(Attr(name, "ints") for name in ("padding", "pre_padding", "post_padding", "stride", "dilation")),
-            Attr("convolution_mode", "enum:convolution_mode", _MODES[0]),
-        ),
-        positional=(X, W, "padding", "pre_padding", "post_padding", "stride", "dilation", "convolution_mode"),
-        classic=(
-            X, W, "padding", "stride", "dilation", "convolution_mode", "compute_data_type", "name",
-            "pre_padding", "post_padding",
-        ),
-        prepare=_prepare,
-        doc="""Convolution of image [N, C, ..] with weight [K, C / groups, ..]; groups follow from the dims.
+_CALL = Call(
+    positional=(X, W, "padding", "pre_padding", "post_padding", "stride", "dilation", "convolution_mode"),
+    classic=(
+        X, W, "padding", "stride", "dilation", "convolution_mode", "compute_data_type", "name",
+        "pre_padding", "post_padding",
+    ),
+    doc="""Convolution of image [N, C, ..] with weight [K, C / groups, ..]; groups follow from the dims.
 
 Dims are in this order whatever the memory is: channels-last is a matter of strides.
 
@@ -208,5 +199,19 @@ Args:
     padding: zeros on both sides of each spatial axis, or pre_padding and post_padding; must be given
     stride, dilation: one number per spatial axis; must be given
 """,
+    names={Y: "Y"},
+    prepare=_prepare,
+)  # fmt: skip
+
+CONV_FPROP = register(
+    OpSchema(
+        name="conv_fprop", family="conv",
+        inputs=(Port(X), Port(W)), outputs=(Port(Y),),
+        infer=_infer, reference=_reference, cost=_cost, decompose=_decompose, samples=_samples,
+        call=_CALL,
+        attrs=(
+            *(Attr(name, "ints") for name in ("padding", "pre_padding", "post_padding", "stride", "dilation")),
+            Attr("convolution_mode", "enum:convolution_mode", _MODES[0]),
+        ),
     )
 )  # fmt: skip

@@ -7,7 +7,7 @@ from math import prod
 from fuseplan import dtypes
 from fuseplan.errors import InvalidGraphError
 from fuseplan.ir.graph import DraftNode, DraftTensor, GraphBuilder, packed_stride, span_elements
-from fuseplan.ops.schema import reject, schema_of
+from fuseplan.ops.schema import api_name, reject, schema_of
 
 #: so that the bytes of a tensor, and offsets in it, fit 64 bits
 MAX_ELEMENTS = 1 << 56
@@ -48,10 +48,12 @@ def need_arguments(node: DraftNode) -> None:
     schema = schema_of(node.op)
     for port in schema.inputs:
         if not port.is_optional and port.name not in node.inputs:
-            raise reject(node, f"input {port.name!r} is missing", f"pass a tensor as {port.name}=")
+            name = schema.call.name(port.name)
+            raise reject(node, f"input {name!r} is missing", f"pass a tensor as {name}=")
     for attr in schema.attrs:
         if attr.is_required and node.attrs.get(attr.name) is None:
-            raise reject(node, f"attribute {attr.name!r} is missing", f"pass {attr.name}= to {node.op}()")
+            name = schema.call.name(attr.name)
+            raise reject(node, f"attribute {name!r} is missing", f"pass {name}= to {node.op}()")
 
 
 def _complete_input(node: DraftNode, tensor: DraftTensor, io: dtypes.DType | None) -> None:
@@ -101,7 +103,7 @@ def _check_scalar_value(tensor: DraftTensor) -> None:
 
 def _check_maker(node: DraftNode, port: str, tensor: DraftTensor, *, is_made: bool, is_read: bool) -> None:
     """A tensor is made once, before it is read, and is no value of the graph's. Raises InvalidGraphError."""
-    what = f"output {port!r} ({tensor.name!r})"
+    what = f"output {api_name(node, port)!r} ({tensor.name!r})"
     if is_made:
         raise reject(node, f"{what} is made by an earlier output already", "pass a tensor of its own")
     if is_read:
@@ -143,7 +145,9 @@ def has_overlap(dim: tuple[int, ...], stride: tuple[int, ...]) -> bool:
 
 def _check_result(node: DraftNode, port: str, tensor: DraftTensor) -> None:
     if tensor.dim is None:
-        raise reject(node, f"dims of output {port!r} ({tensor.name!r}) are not set", "call set_dim on the output")
+        raise reject(
+            node, f"dims of output {api_name(node, port)!r} ({tensor.name!r}) are not set", "call set_dim on the output"
+        )
     if tensor.stride is None:
         tensor.stride = packed_stride(tensor.dim)
     check_layout(tensor)

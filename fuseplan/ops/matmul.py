@@ -9,7 +9,7 @@ from fuseplan.ir.graph import DraftNode, packed_stride
 from fuseplan.ir.region import Cost
 from fuseplan.ops import schema
 from fuseplan.ops.arrays import ArrayNamespace
-from fuseplan.ops.schema import Array, Attr, FragmentBuilder, NodeView, OpSchema, Port, Sample, register, reject
+from fuseplan.ops.schema import Array, Attr, Call, FragmentBuilder, NodeView, OpSchema, Port, Sample, register, reject
 from fuseplan.ops.shapes import set_dim
 
 
@@ -67,11 +67,13 @@ def _samples() -> Iterable[Sample]:
 MATMUL = register(
     OpSchema(
         name="matmul", family="matmul",
-        inputs=(Port("A"), Port("B")), outputs=(Port("C", label="C"),),
+        inputs=(Port("A"), Port("B")), outputs=(Port("C"),),
         infer=_infer, reference=_reference, cost=_cost, decompose=_decompose, samples=_samples,
+        call=Call(
+            positional=("A", "B", "compute_data_type", "padding", "name"),
+            classic=("A", "B", "compute_data_type", "padding", "name"),
+            doc="Matrix product of A [.., M, K] and B [.., K, N]; batch axes broadcast.",
+        ),
         attrs=(Attr("padding", "float", 0.0),),
-        positional=("A", "B", "compute_data_type", "padding", "name"),
-        classic=("A", "B", "compute_data_type", "padding", "name"),
-        doc="Matrix product of A [.., M, K] and B [.., K, N]; batch axes broadcast.",
     )
 )  # fmt: skip

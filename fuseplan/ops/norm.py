@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -11,12 +11,13 @@ from fuseplan.errors import InvalidGraphError
 from fuseplan.ir.graph import DraftNode
 from fuseplan.ir.region import Cost
 from fuseplan.ops.arrays import ArrayNamespace
-from fuseplan.ops.schema import Array, Attr, FragmentBuilder, NodeView, OpSchema, Port, Sample, register, reject
+from fuseplan.ops.schema import Array, Attr, Call, FragmentBuilder, NodeView, OpSchema, Port, Sample, register, reject
 from fuseplan.ops.shapes import Dims, broadcasts_to, check_scalar, keep_order, need_stride, same_stride, set_dim
 
-X, SCALE, BIAS, EPS = "input", "scale", "bias", "epsilon"
-Y, MEAN, INV = "Y", "mean", "inv_var"
-PHASE = "norm_forward_phase"
+X, SCALE, BIAS, EPS = "input", "scale", "bias", "eps"
+Y, MEAN, INV = "y", "mean", "inv_std"
+PHASE = "phase"
+_API = {EPS: "epsilon", Y: "Y", INV: "inv_var", PHASE: "norm_forward_phase"}
 
 
 def normalised_axes(x: Dims, scale: Dims | None, stats: Dims | None) -> tuple[int, ...]:
@@ -34,7 +35,7 @@ def normalised_axes(x: Dims, scale: Dims | None, stats: Dims | None) -> tuple[in
 def _check_operands(node: DraftNode, x: Dims) -> None:
     phase = node.attrs.get(PHASE)
     if phase not in ("TRAINING", "INFERENCE"):
-        raise reject(node, f"{PHASE} is {phase}", "pass TRAINING or INFERENCE")
+        raise reject(node, f"{_API[PHASE]} is {phase}", "pass TRAINING or INFERENCE")
     for port in (SCALE, BIAS):
         tensor = node.inputs.get(port)
         if tensor is None:
@@ -59,7 +60,7 @@ def _user_stats(node: DraftNode, x: Dims) -> Dims | None:
         if len(tensor.dim) != len(x) or not broadcasts_to(tensor.dim, x):
             raise reject(
                 node,
-                f"output {port!r} ({tensor.name!r}) has dims {list(tensor.dim)}, the input {list(x)}",
+                f"output {_API.get(port, port)!r} ({tensor.name!r}) has dims {list(tensor.dim)}, the input {list(x)}",
                 "statistics have the input's dims, with 1 on the normalised axes",
             )
         if found is not None and tensor.dim != found:
@@ -149,8 +150,8 @@ def _cost(view: NodeView) -> Cost:
 
 
 def _results(bound: Mapping[str, Any]) -> tuple[str, ...]:
-    phase = bound.get(PHASE)
-    return (MEAN, INV) if getattr(phase, "name", phase) == "TRAINING" else ()
+    phase = bound.get(_API[PHASE])
+    return (MEAN, _API[INV]) if getattr(phase, "name", phase) == "TRAINING" else ()
 
 
 _EPS_RANGE = {X: (-2.0, 2.0), SCALE: (-1.5, 1.5), BIAS: (-1.0, 1.0), EPS: (1e-5, 1e-3)}
@@ -215,11 +216,9 @@ def _rmsnorm_samples() -> Iterable[Sample]:
     yield _without_mean(_sample("no-scale-unknown-axes", ((3, 4, 5), "FLOAT"), None, fails=InvalidGraphError))
 
 
-_ATTRS = (Attr(PHASE, f"enum:{PHASE}", is_required=True),)
+_ATTRS = (Attr(PHASE, "enum:norm_forward_phase", is_required=True),)
 _INPUTS = (Port(X), Port(SCALE, is_optional=True), Port(BIAS, is_optional=True), Port(EPS))
-_POSITIONAL = (X, SCALE, BIAS, EPS, PHASE)
-_CLASSIC = (PHASE, X, SCALE, BIAS, EPS, "compute_data_type", "name")
-_INV_PORT = Port(INV, is_optional=True, label="INV_VARIANCE")
+_INV_PORT = Port(INV, is_optional=True)
 _DOC = """
 Shapes:
     scale, bias: the input's rank, 1 on every axis that is not normalised
@@ -229,23 +228,40 @@ Args:
     epsilon: tensor of one element, added to the mean square before the root; must be given
 """
 
+
+def _call(doc: str, results: Callable[[Mapping[str, Any]], tuple[str, ...]]) -> Call:
+    return Call(
+        positional=(X, SCALE, BIAS, _API[EPS], _API[PHASE]),
+        classic=(_API[PHASE], X, SCALE, BIAS, _API[EPS], "compute_data_type", "name"),
+        doc=doc + _DOC,
+        names=_API,
+        labels={MEAN: "MEAN", INV: "INV_VARIANCE"},
+        returns_list=True,
+        results=results,
+    )
+
+
 LAYERNORM = register(
     OpSchema(
         name="layernorm", family="norm",
-        inputs=_INPUTS, outputs=(Port(Y, label="Y"), Port(MEAN, is_optional=True, label="MEAN"), _INV_PORT),
+        inputs=_INPUTS, outputs=(Port(Y), Port(MEAN, is_optional=True), _INV_PORT),
         infer=_infer, reference=_layernorm, cost=_cost, decompose=_decompose, samples=_layernorm_samples,
-        attrs=_ATTRS, positional=_POSITIONAL, classic=_CLASSIC, returns_list=True, results=_results,
-        doc="Take off the mean and divide by the standard deviation over the axes where scale is not 1.\n" + _DOC,
+        call=_call(
+            "Take off the mean and divide by the standard deviation over the axes where scale is not 1.\n", _results
+        ),
+        attrs=_ATTRS,
     )
 )  # fmt: skip
 
 RMSNORM = register(
     OpSchema(
         name="rmsnorm", family="norm",
-        inputs=_INPUTS, outputs=(Port(Y, label="Y"), _INV_PORT),
+        inputs=_INPUTS, outputs=(Port(Y), _INV_PORT),
         infer=_infer, reference=_rmsnorm, cost=_cost, decompose=_decompose, samples=_rmsnorm_samples,
-        attrs=_ATTRS, positional=_POSITIONAL, classic=_CLASSIC, returns_list=True,
-        results=lambda bound: tuple(p for p in _results(bound) if p == INV),
-        doc="Divide by the root mean square over the axes where scale is not 1.\n" + _DOC,
+        call=_call(
+            "Divide by the root mean square over the axes where scale is not 1.\n",
+            lambda bound: tuple(p for p in _results(bound) if p != MEAN),
+        ),
+        attrs=_ATTRS,
     )
 )  # fmt: skip

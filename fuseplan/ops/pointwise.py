@@ -14,10 +14,10 @@ from fuseplan.ir.graph import DraftNode
 from fuseplan.ir.region import Cost
 from fuseplan.ops.arrays import ArrayNamespace
 from fuseplan.ops.pointwise_samples import Domain, samples_of
-from fuseplan.ops.schema import Array, Attr, FragmentBuilder, NodeView, OpSchema, Port, register, reject
+from fuseplan.ops.schema import Array, Attr, Call, FragmentBuilder, NodeView, OpSchema, Port, register, reject
 from fuseplan.ops.shapes import broadcast_inputs, broadcasts_to, keep_order, need_stride, same_stride
 
-OUT = "OUT_0"
+OUT = "y"
 Formula = Callable[..., Array]  # (namespace, arrays by port order, attributes by keyword)
 Emit = Callable[..., int]  # (builder, values by port order, attributes by keyword)
 
@@ -152,13 +152,13 @@ def define(rows: Iterable[Pointwise]) -> None:
         register(
             OpSchema(
                 name=row.name, family="pointwise",
-                inputs=tuple(Port(p) for p in row.ports), outputs=(Port(OUT, label=OUT),),
+                inputs=tuple(Port(p) for p in row.ports), outputs=(Port(OUT),),
                 infer=_infer(row), reference=_reference(row), cost=_cost(row), decompose=_decompose(row),
                 samples=samples_of(row.ports, row.domain, is_float_only=row.is_float_only),
-                attrs=row.attrs,
-                positional=(*row.ports, *attrs, *tail),
-                classic=(*row.ports, *attrs, "compute_data_type", "name"),
-                is_exact=row.is_exact,
-                doc=row.doc,
+                call=Call(
+                    positional=(*row.ports, *attrs, *tail), classic=(*row.ports, *attrs, "compute_data_type", "name"),
+                    doc=row.doc, names={OUT: "OUT_0"},
+                ),
+                attrs=row.attrs, is_exact=row.is_exact,
             )
         )  # fmt: skip

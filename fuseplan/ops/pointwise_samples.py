@@ -11,7 +11,7 @@ from fuseplan.errors import InvalidGraphError
 from fuseplan.ir.graph import AttrValue
 from fuseplan.ops.schema import Sample
 
-OUT = "OUT_0"
+OUT = "y"
 
 _DIMS: dict[str, tuple[tuple[int, ...], ...]] = {  # dims of the first, second, third input
     "odd": ((3, 5, 7), (1, 5, 1), (3, 1, 7)),

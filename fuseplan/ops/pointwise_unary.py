@@ -7,7 +7,7 @@ from typing import Any
 
 from fuseplan.ir.graph import DraftNode
 from fuseplan.ops.arrays import ArrayNamespace
-from fuseplan.ops.pointwise import ExactRow, FloatRow, define, primitive
+from fuseplan.ops.pointwise import OUT, ExactRow, FloatRow, define, primitive
 from fuseplan.ops.pointwise_samples import Domain
 from fuseplan.ops.schema import Array, Attr, FragmentBuilder, reject
 
@@ -130,7 +130,7 @@ def _emit_leaky_relu(b: FragmentBuilder, x: int, *, negative_slope: float) -> in
 
 
 def _check_gen_index(node: DraftNode) -> None:
-    x, out, axis = node.inputs["input"], node.outputs["OUT_0"], node.attrs["axis"]
+    x, out, axis = node.inputs["input"], node.outputs[OUT], node.attrs["axis"]
     rank = len(x.need_dim())
     if not isinstance(axis, int) or not -rank <= axis < rank:
         raise reject(

@@ -9,11 +9,11 @@ from fuseplan.errors import InvalidGraphError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import DraftNode
 from fuseplan.ir.region import Cost
 from fuseplan.ops.arrays import ArrayNamespace
-from fuseplan.ops.schema import Array, Attr, FragmentBuilder, NodeView, OpSchema, Port, Sample, register, reject
+from fuseplan.ops.schema import Array, Attr, Call, FragmentBuilder, NodeView, OpSchema, Port, Sample, register, reject
 from fuseplan.ops.shapes import channels_last
 
 MODES = ("ADD", "MUL", "MIN", "MAX", "AMAX", "AVG", "NORM1", "NORM2", "MUL_NO_ZEROS")
-_INPUT, _OUT = "input", "OUT_0"
+_INPUT, _OUT = "input", "y"
 
 
 def _infer(node: DraftNode) -> None:
@@ -132,12 +132,15 @@ def _samples() -> Iterable[Sample]:
 REDUCTION = register(
     OpSchema(
         name="reduction", family="reduction",
-        inputs=(Port(_INPUT), Port("group_offset", is_optional=True)), outputs=(Port(_OUT, label=_OUT),),
+        inputs=(Port(_INPUT), Port("group_offset", is_optional=True)), outputs=(Port(_OUT),),
         infer=_infer, reference=_reference, cost=_cost, decompose=_decompose, samples=_samples,
+        call=Call(
+            positional=(_INPUT, "group_offset", "mode"),
+            classic=(_INPUT, "mode", "compute_data_type", "name", "group_offset"),
+            doc="Reduce over the axes whose extent is 1 in the output; the output's dims must be set.",
+            names={_OUT: "OUT_0"},
+        ),
         attrs=(Attr("mode", "enum:reduction_mode", is_required=True),),
-        positional=(_INPUT, "group_offset", "mode"),
-        classic=(_INPUT, "mode", "compute_data_type", "name", "group_offset"),
         exact_when=lambda node: node.attr("mode") in ("MAX", "MIN", "AMAX"),
-        doc="Reduce over the axes whose extent is 1 in the output; the output's dims must be set.",
     )
 )  # fmt: skip

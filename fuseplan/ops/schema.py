@@ -21,30 +21,63 @@ Array = Any  # an array of NumPy, PyTorch or any other library that the adapter 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A tensor argument or result; `label` is the part after ``::`` in a result's default name."""
+    """A tensor that a node reads or makes."""
 
     name: str
     is_optional: bool = False
-    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Attr:
-    """A non-tensor argument.
+    """What a node holds besides tensors.
 
     Args:
         kind: ``float``, ``int``, ``bool``, ``ints`` (list of int), ``enum:<enum name>`` (stored as the
-            member's name), ``any`` (passed through to `prepare`, never stored)
+            member's name)
         default: value when the caller leaves it out
         is_required: leaving it out is an error that validate reports
-        is_internal: stored by `prepare`; not an argument of the method
     """
 
     name: str
     kind: str
     default: AttrValue = None
     is_required: bool = False
-    is_internal: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """How the API's method of an op is called: what only the facade knows. All names in it are the API's.
+
+    Args:
+        positional: parameter order that the newest API takes positionally
+        classic: parameter order of the classic API (all parameters)
+        doc: one paragraph for the method's docstring
+        names: port or attribute -> what the API calls it, where that is not its own name
+        labels: output -> the part after ``::`` in a result's default name, where that is not its API name
+        arguments: further arguments, which `prepare` turns into attributes or leaves as tensors
+        hidden: attributes that are no arguments: `prepare` sets them
+        returns_list: the method returns a list with None for absent results
+        prepare: ``prepare(bound arguments) -> None`` edits arguments before the node is made (legacy forms)
+        results: ``results(bound arguments after prepare) -> optional outputs that this call makes``; None: all of
+            them. An output that is also a parameter (in `classic`) is a tensor the caller passes
+        aliases: further (deprecated) names of the method
+    """
+
+    positional: tuple[str, ...]
+    classic: tuple[str, ...]
+    doc: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    returns_list: bool = False
+    prepare: Callable[[dict[str, Any]], None] | None = None
+    results: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None
+    aliases: tuple[str, ...] = ()
+
+    def name(self, own: str) -> str:
+        """What the API calls a port or an attribute."""
+        return self.names.get(own, own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,26 +220,19 @@ class OpSchema:
     """Everything known about one op.
 
     Args:
-        name: method name of the API
+        name: what nodes call it, and the API's method
         family: pointwise, reduction, norm, matmul, conv or attention (what FusionLimits speak of)
         inputs, outputs: ports in order
         attrs: attributes in order
-        positional: parameter order that the newest API takes positionally
-        classic: parameter order of the classic API (all parameters)
         infer: fills unset dims, strides and types of the outputs of a draft, and checks the node
         reference: results by port, computed with an array namespace; called as
             ``reference(view, xp, arrays)`` with arrays (by port) in the compute type
         cost: work of the node
         decompose: ``decompose(builder, view, args by port) -> value by output port``
         samples: yields test cases
-        returns_list: the method returns a list with None for absent results
-        prepare: ``prepare(bound arguments) -> None`` edits arguments before the node is made (legacy forms)
+        call: the API's method
         is_exact: correctly rounded operation: engines must agree bit for bit in FLOAT
         exact_when: for ops where that depends on attributes: whether this node is exact
-        results: ``results(bound arguments after prepare) -> optional output ports that this call makes``;
-            None: all of them. An output port that is also a parameter (in `classic`) is a tensor the caller passes
-        aliases: further (deprecated) names of the method
-        doc: one paragraph for the method's docstring
     """
 
     name: str
@@ -218,16 +244,10 @@ class OpSchema:
     cost: Callable[[NodeView], Cost]
     decompose: Callable[[FragmentBuilder, NodeView, dict[str, int]], dict[str, int]]
     samples: Callable[[], Iterable[Sample]]
+    call: Call
     attrs: tuple[Attr, ...] = ()
-    positional: tuple[str, ...] = ()
-    classic: tuple[str, ...] = ()
-    returns_list: bool = False
-    prepare: Callable[[dict[str, Any]], None] | None = None
     is_exact: bool = False
     exact_when: Callable[[Node], bool] | None = None
-    results: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None
-    aliases: tuple[str, ...] = ()
-    doc: str = ""
 
     def is_exact_at(self, node: Node) -> bool:
         """Whether this node is a correctly rounded operation."""
@@ -255,10 +275,15 @@ def all_schemas() -> tuple[OpSchema, ...]:
     return tuple(_registry[name] for name in sorted(_registry))
 
 
+def api_name(node: DraftNode | Node, name: str) -> str:
+    """What the user calls a port or an attribute of a node."""
+    return schema_of(node.op).call.name(name)
+
+
 def reject(node: DraftNode | Node, wrong: str, fix: str = "") -> InvalidGraphError:
     """The error for a node that contradicts itself, naming the node."""
     return InvalidGraphError(f"node {node.name!r} ({node.op}): {wrong}", fix=fix)
 
 
-__all__ = ["Array", "Attr", "Attrs", "Cost", "FragmentBuilder", "NodeView", "OpSchema", "Port", "Reference",
-           "Sample", "all_schemas", "broadcast", "register", "reject", "schema_of"]  # fmt: skip
+__all__ = ["Array", "Attr", "Attrs", "Call", "Cost", "FragmentBuilder", "NodeView", "OpSchema", "Port", "Reference",
+           "Sample", "all_schemas", "api_name", "broadcast", "register", "reject", "schema_of"]  # fmt: skip

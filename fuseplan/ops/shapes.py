@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fuseplan.ir.graph import DraftNode, DraftTensor, channels_last_order, packed_stride
 from fuseplan.ops.infer import has_overlap
-from fuseplan.ops.schema import broadcast, reject
+from fuseplan.ops.schema import api_name, broadcast, reject
 
 Dims = tuple[int, ...]
 
@@ -48,7 +48,7 @@ def set_dim(node: DraftNode, port: str, dim: Dims, stride: Callable[[Dims], Dims
     elif out.dim != dim:
         raise reject(
             node,
-            f"output {port!r} ({out.name!r}) has dims {list(out.dim)}, but the inputs make {list(dim)}",
+            f"output {api_name(node, port)!r} ({out.name!r}) has dims {list(out.dim)}, but the inputs make {list(dim)}",
             "leave the output's dims unset or correct them",
         )
     if out.stride is None:
@@ -78,6 +78,6 @@ def check_scalar(node: DraftNode, port: str) -> None:
     if tensor is not None and any(d != 1 for d in tensor.need_dim()):
         raise reject(
             node,
-            f"input {port!r} ({tensor.name!r}) has dims {list(tensor.need_dim())}",
+            f"input {api_name(node, port)!r} ({tensor.name!r}) has dims {list(tensor.need_dim())}",
             "give it one element: all dims 1",
         )

@@ -59,7 +59,7 @@ class GraphMaker:
              **attrs: AttrValue) -> list[DraftTensor]:  # fmt: skip
         """Append a node; results get these dims, or the broadcast of the inputs."""
         schema = schema_of(op)
-        stored = {a.name: attrs.get(a.name, a.default) for a in schema.attrs if a.kind != "any"}
+        stored = {a.name: attrs.get(a.name, a.default) for a in schema.attrs}
         outs: dict[str, DraftTensor] = {}
         for port in schema.outputs:
             if dims is not None and port.name not in dims:
@@ -163,9 +163,9 @@ def _start(maker: GraphMaker) -> tuple[int, ...]:
         n, c, h, k = rng.choice((1, 2)), rng.choice((1, 3, 4)), rng.randint(3, 7), rng.choice((1, 4, 5))
         x = maker.input((n, c, h, h))
         w = maker.input((k, c, 3, 3))
-        dims: dict[str, tuple[int, ...]] = {"Y": (n, k, h, h)}
+        dims: dict[str, tuple[int, ...]] = {"y": (n, k, h, h)}
         maker.node("conv_fprop", {"image": x, "weight": w}, dims, **_same_padding())
-        return dims["Y"]
+        return dims["y"]
     dim = _dims(rng)
     maker.input(dim)
     return dim
@@ -228,8 +228,8 @@ def _norm(maker: GraphMaker, x: DraftTensor) -> None:
     dims = {p: dim if k == 0 else stats for k, p in enumerate(ports) if k == 0 or training}
     eps = maker.input(ones, dtypes.FLOAT, ones)
     eps.value, eps.is_constant, eps.is_pass_by_value = 0.1, rng.random() < 0.5, True
-    inputs = {"input": x, "scale": maker.input(last), "epsilon": eps}
+    inputs = {"input": x, "scale": maker.input(last), "eps": eps}
     if rng.random() < 0.5:
-        inputs = {"input": x, "scale": inputs["scale"], "bias": maker.input(last), "epsilon": eps}
-    maker.node(op, inputs, dims, norm_forward_phase="TRAINING" if training else "INFERENCE")
+        inputs = {"input": x, "scale": inputs["scale"], "bias": maker.input(last), "eps": eps}
+    maker.node(op, inputs, dims, phase="TRAINING" if training else "INFERENCE")
     maker.pool.remove(eps)

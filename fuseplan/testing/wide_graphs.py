@@ -158,16 +158,14 @@ class _Wide:
             "swish": {"swish_beta": rng.choice((None, 1.702, -0.5))},
             "gen_index": {"axis": rng.randrange(-rank, rank)},
         }.get(op, {})  # type: ignore[assignment]
-        made = self.node(
-            op, inputs, {"OUT_0": self.dim} if op != "gen_index" and rng.random() < 0.04 else None, **attrs
-        )
+        made = self.node(op, inputs, {"y": self.dim} if op != "gen_index" and rng.random() < 0.04 else None, **attrs)
         if op.startswith(("cmp", "logical")) and rng.random() < 0.4:
             made.dtype = BOOLEAN
 
     def reduction(self, x: DraftTensor) -> None:
         modes = ["ADD", "MIN", "MAX", "AMAX", "AVG", "NORM1"] + ["NORM2"] * (not self.profile.is_whole)
         kept = tuple(1 if self.rng.random() < 0.5 else d for d in x.need_dim())
-        self.node("reduction", {"input": x}, {"OUT_0": kept}, mode=self.rng.choice(modes))
+        self.node("reduction", {"input": x}, {"y": kept}, mode=self.rng.choice(modes))
 
     def norm(self, x: DraftTensor) -> None:
         """A norm over the last axes, or over one; in TRAINING its statistics are results as well."""
@@ -184,8 +182,8 @@ class _Wide:
         dims = {p: dim if k == 0 else stats for k, p in enumerate(ports) if k == 0 or phase == "TRAINING"}
         bias = {"bias": self.input(scale)} if rng.random() < 0.5 else {}
         eps = self.scalar(len(dim), 0.1, FLOAT)
-        inputs = {"input": x, "scale": self.input(scale), **bias, "epsilon": eps}
-        self.node(op, inputs, dims, norm_forward_phase=phase)
+        inputs = {"input": x, "scale": self.input(scale), **bias, "eps": eps}
+        self.node(op, inputs, dims, phase=phase)
 
     def _source(self, ranks: range) -> DraftTensor:
         """A tensor of the pool, or an input, of one of these ranks."""
@@ -225,7 +223,7 @@ class _Wide:
         mode = rng.choice(("CROSS_CORRELATION", "CONVOLUTION"))
         self._adopt(
             self.node(
-                "conv_fprop", inputs, {"Y": (n, k, *out)}, pre_padding=pre, post_padding=post, stride=step,
+                "conv_fprop", inputs, {"y": (n, k, *out)}, pre_padding=pre, post_padding=post, stride=step,
                 dilation=dilation, convolution_mode=mode,
             )
         )  # fmt: skip

@@ -230,7 +230,7 @@ FILES = [
     bad("plan-name-int", put("plan", "name", 5), "manifest is damaged"),
     bad("plan-knobs-list", put("plan", "knobs", [1]), "manifest is damaged"),
     bad("graph-null", put("graph", None), "not a fuseplan graph", "graph_to_json"),
-    bad("graph-version", put("graph", "version", 9), "version 9 is not 1", "write the graph"),
+    bad("graph-version", put("graph", "version", 9), "version 9 is not 2", "write the graph"),
     bad("graph-dim", put("graph", "tensors", 0, "dim", [4, "8"]), "graph JSON is damaged", "write the graph"),
     bad("graph-dim-other", put("graph", "tensors", 0, "dim", [4, 9]), "contradicts itself: node 'up'"),
     bad("graph-stride", put("graph", "tensors", 0, "stride", [8]), "graph JSON is damaged", "write the graph"),

@@ -67,4 +67,4 @@ def sdpa(view: NodeView, a: dict[str, T]) -> dict[str, T]:
     if attrs["stats_use_log2"]:
         stats = stats * math.log2(math.e)
     total = torch.exp(scores - torch.where(top == -math.inf, 0.0, top)).sum(dim=3, keepdim=True)
-    return {"O": torch.where(empty, 0.0, out), "Stats": stats, "score_max": top, "score_sum_exp": total}
+    return {"o": torch.where(empty, 0.0, out), "stats": stats, "score_max": top, "score_sum_exp": total}

@@ -48,7 +48,7 @@ def draft(schema: OpSchema, sample: Sample) -> tuple[GraphBuilder, DraftNode]:
     for port in (p.name for p in schema.outputs if p.name not in sample.absent):
         dtype = dtype_of(sample.types[port]) if port in sample.types else None
         outs[port] = DraftTensor(100 + len(outs), port, sample.outputs.get(port), None, dtype)
-    attrs = {a.name: a.default for a in schema.attrs if a.kind != "any"} | dict(sample.attrs)
+    attrs = {a.name: a.default for a in schema.attrs} | dict(sample.attrs)
     node = DraftNode(schema.name, NODE_NAME, ins, outs, attrs, dtype_of(sample.compute))
     return GraphBuilder("case", io_dtype=dtypes.FLOAT, nodes=[node]), node
 

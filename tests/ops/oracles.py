@@ -87,7 +87,7 @@ def _conv(view: NodeView, a: dict[str, T]) -> T:
 
 
 def _reduction(view: NodeView, a: dict[str, T]) -> T:
-    x, out, mode = a["input"], view.output("OUT_0"), _attr(view, "mode")
+    x, out, mode = a["input"], view.output("y"), _attr(view, "mode")
     assert out is not None
     made = torch.zeros(out.dim, dtype=x.dtype)
     for at in product(*map(range, out.dim)):
@@ -111,7 +111,7 @@ def _mean(v: T) -> T:
 
 
 def _norm(view: NodeView, a: dict[str, T]) -> dict[str, T]:
-    x, scale, stats = a["input"], a.get("scale"), view.output("inv_var")
+    x, scale, stats = a["input"], a.get("scale"), view.output("inv_std")
     if scale is not None:
         axes = [i for i, e in enumerate(scale.shape) if e != 1]
     elif stats is not None:
@@ -120,25 +120,25 @@ def _norm(view: NodeView, a: dict[str, T]) -> dict[str, T]:
         axes = list(range(1, x.ndim))
     axes = axes or [x.ndim]  # nothing is normalised: an axis of one element
     wide = x if axes[0] < x.ndim else x.unsqueeze(-1)
-    eps = a["epsilon"].flatten()[0]
+    eps = a["eps"].flatten()[0]
     results: dict[str, T] = {}
     if view.node.op == "layernorm":
         var, mean = torch.var_mean(wide, dim=axes, correction=0, keepdim=True)
         results["mean"] = mean
     else:
         var, mean = wide.square().mean(dim=axes, keepdim=True), torch.zeros(())
-    results["inv_var"] = torch.rsqrt(var + eps)
-    results["Y"] = (wide - mean) * results["inv_var"]
+    results["inv_std"] = torch.rsqrt(var + eps)
+    results["y"] = (wide - mean) * results["inv_std"]
     if axes[0] == x.ndim:
         results = {port: value.squeeze(-1) for port, value in results.items()}
     elif axes == list(range(axes[0], x.ndim)):  # PyTorch has the operation itself
         shape = x.shape[axes[0] :]
         named = F.layer_norm(x, shape, eps=float(eps)) if "mean" in results else F.rms_norm(x, shape, eps=float(eps))
-        assert torch.allclose(named, results["Y"], rtol=1e-9)
-        results["Y"] = named
+        assert torch.allclose(named, results["y"], rtol=1e-9)
+        results["y"] = named
     for port, combine in (("scale", torch.mul), ("bias", torch.add)):
         if port in a:
-            results["Y"] = combine(results["Y"], a[port])
+            results["y"] = combine(results["y"], a[port])
     return results
 
 
@@ -158,22 +158,22 @@ def oracle(view: NodeView, arrays: Mapping[str, Any]) -> dict[str, Any]:
 def _results(view: NodeView, a: dict[str, T]) -> dict[str, T]:
     op = view.node.op
     if op in _UNARY:
-        return {"OUT_0": _UNARY[op](a["input"])}
+        return {"y": _UNARY[op](a["input"])}
     if op in _BINARY:
-        return {"OUT_0": _BINARY[op](*a.values())}
+        return {"y": _BINARY[op](*a.values())}
     if op in ("layernorm", "rmsnorm"):
         return _norm(view, a)
     if op == "sdpa":
         return sdpa(view, a)
     single: dict[str, tuple[str, Callable[[NodeView, dict[str, T]], T]]] = {
-        "relu": ("OUT_0", _relu),
-        "leaky_relu": ("OUT_0", lambda v, t: F.leaky_relu(t["input"], _attr(v, "negative_slope"))),
-        "swish": ("OUT_0", _swish),
-        "gen_index": ("OUT_0", _gen_index),
-        "binary_select": ("OUT_0", lambda v, t: torch.where(t["mask"] != 0, t["input0"], t["input1"])),
+        "relu": ("y", _relu),
+        "leaky_relu": ("y", lambda v, t: F.leaky_relu(t["input"], _attr(v, "negative_slope"))),
+        "swish": ("y", _swish),
+        "gen_index": ("y", _gen_index),
+        "binary_select": ("y", lambda v, t: torch.where(t["mask"] != 0, t["input0"], t["input1"])),
         "matmul": ("C", lambda v, t: torch.matmul(t["A"], t["B"])),
-        "conv_fprop": ("Y", _conv),
-        "reduction": ("OUT_0", _reduction),
+        "conv_fprop": ("y", _conv),
+        "reduction": ("y", _reduction),
     }
     port, compute = single[op]
     return {port: compute(view, a)}

@@ -28,19 +28,19 @@ def build(
         for i, (port, (dim, *stride)) in enumerate(inputs.items())
     }
     outs = {port: DraftTensor(50 + i, port, **known) for i, (port, known) in enumerate(outputs.items())}
-    known = {a.name: a.default for a in schema_of(op).attrs if a.kind != "any"} | (attrs or {})
+    known = {a.name: a.default for a in schema_of(op).attrs} | (attrs or {})
     node = DraftNode(op, "n", ins, outs, known)
     builder = GraphBuilder("g", io_dtype=dtypes.FLOAT, compute_dtype=dtypes.FLOAT, nodes=[node])
     complete(builder)
     return node, builder
 
 
-def result(node: DraftNode, port: str = "OUT_0") -> tuple[Dims | None, Dims | None]:
+def result(node: DraftNode, port: str = "y") -> tuple[Dims | None, Dims | None]:
     return node.outputs[port].dim, node.outputs[port].stride
 
 
-VIRTUAL = {"OUT_0": {"is_virtual": True}}
-PLAIN: dict[str, dict[str, Any]] = {"OUT_0": {}}
+VIRTUAL = {"y": {"is_virtual": True}}
+PLAIN: dict[str, dict[str, Any]] = {"y": {}}
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ PLAIN: dict[str, dict[str, Any]] = {"OUT_0": {}}
         (((4, 1),), ((1, 5),), VIRTUAL, ((4, 5), (5, 1))),
         (((4, 1, 3), (1, 12, 4)), ((1, 5, 1),), VIRTUAL, ((4, 5, 3), (1, 12, 4))),
         (((5,),), ((2, 1, 5),), PLAIN, ((2, 1, 5), (5, 5, 1))),
-        (((4, 1),), ((1, 5),), {"OUT_0": {"stride": (1, 4)}}, ((4, 5), (1, 4))),
-        (((4, 1),), ((1, 5),), {"OUT_0": {"dim": (2, 4, 5), "stride": (20, 5, 1)}}, ((2, 4, 5), (20, 5, 1))),
-        (((4, 1),), ((1, 5),), {"OUT_0": {"dim": (2, 4, 5), "is_virtual": True}}, ((2, 4, 5), (20, 5, 1))),
+        (((4, 1),), ((1, 5),), {"y": {"stride": (1, 4)}}, ((4, 5), (1, 4))),
+        (((4, 1),), ((1, 5),), {"y": {"dim": (2, 4, 5), "stride": (20, 5, 1)}}, ((2, 4, 5), (20, 5, 1))),
+        (((4, 1),), ((1, 5),), {"y": {"dim": (2, 4, 5), "is_virtual": True}}, ((2, 4, 5), (20, 5, 1))),
     ],
     ids=["same-first", "same-second", "order-of-first", "overlap-is-packed", "keep-rows", "keep-order", "ranks",
          "user-stride", "user-dims", "user-dims-virtual"],
@@ -66,22 +66,22 @@ def test_pointwise_result_layout(a: Any, b: Any, out: dict[str, Any], expected: 
 
 
 def test_pointwise_output_larger_than_broadcast_is_filled() -> None:
-    node, builder = build("sub", {"a": ((4, 1),), "b": ((1, 5),)}, {"OUT_0": {"dim": (2, 4, 5), "stride": (20, 5, 1)}})
+    node, builder = build("sub", {"a": ((4, 1),), "b": ((1, 5),)}, {"y": {"dim": (2, 4, 5), "stride": (20, 5, 1)}})
     graph = builder.freeze()
     view = NodeView(graph.nodes[0], graph)
     arrays = {"a": np.arange(4.0).reshape(4, 1), "b": np.arange(5.0).reshape(1, 5) ** 2}
     want = np.broadcast_to(arrays["a"] - arrays["b"], (2, 4, 5))
     schema = schema_of("sub")
-    np.testing.assert_array_equal(schema.reference(view, numpy_namespace(), arrays)["OUT_0"], want)
+    np.testing.assert_array_equal(schema.reference(view, numpy_namespace(), arrays)["y"], want)
     made = run_decomposition(schema, view, arrays, scalar=lambda t: np.float64)
-    np.testing.assert_array_equal(made["OUT_0"], want)
+    np.testing.assert_array_equal(made["y"], want)
 
 
 def test_gen_index_has_the_dims_of_its_input() -> None:
     node, _ = build("gen_index", {"input": ((3, 4), (1, 3))}, PLAIN, {"axis": -1})
     assert result(node) == ((3, 4), (1, 3))
     with pytest.raises(InvalidGraphError, match="make them equal"):
-        build("gen_index", {"input": ((1, 4),)}, {"OUT_0": {"dim": (3, 4), "stride": (4, 1)}}, {"axis": 0})
+        build("gen_index", {"input": ((1, 4),)}, {"y": {"dim": (3, 4), "stride": (4, 1)}}, {"axis": 0})
 
 
 def test_matmul_result_is_row_major() -> None:
@@ -102,10 +102,10 @@ def test_matmul_result_is_row_major() -> None:
     ids=["same", "stride-dilation", "one-axis"],
 )  # fmt: skip
 def test_conv_result_is_channels_last(x: Dims, w: Dims, attrs: dict[str, Any], dims: Dims) -> None:
-    node, _ = build("conv_fprop", {"image": (x,), "weight": (w,)}, {"Y": {}}, attrs)
+    node, _ = build("conv_fprop", {"image": (x,), "weight": (w,)}, {"y": {}}, attrs)
     order = (1, *range(len(dims) - 1, 1, -1), 0)
-    assert node.outputs["Y"].dim == dims
-    stride = node.outputs["Y"].stride
+    assert node.outputs["y"].dim == dims
+    stride = node.outputs["y"].stride
     assert stride is not None
     step = 1
     for axis in order:
@@ -114,50 +114,50 @@ def test_conv_result_is_channels_last(x: Dims, w: Dims, attrs: dict[str, Any], d
 
 
 def test_reduction_result_is_channels_last() -> None:
-    node, _ = build("reduction", {"input": ((2, 3, 4, 5),)}, {"OUT_0": {"dim": (2, 3, 4, 1)}}, {"mode": "ADD"})
+    node, _ = build("reduction", {"input": ((2, 3, 4, 5),)}, {"y": {"dim": (2, 3, 4, 1)}}, {"mode": "ADD"})
     assert result(node) == ((2, 3, 4, 1), (12, 1, 3, 3))
 
 
 def test_layernorm_statistics_follow_scale() -> None:
     x = ((2, 3, 4, 5), (60, 1, 15, 3))
     node, _ = build(
-        "layernorm", {"input": x, "scale": ((1, 3, 1, 5),), "epsilon": ((1, 1, 1, 1),)},
-        {"Y": {}, "mean": {}, "inv_var": {}}, {"norm_forward_phase": "TRAINING"},
+        "layernorm", {"input": x, "scale": ((1, 3, 1, 5),), "eps": ((1, 1, 1, 1),)},
+        {"y": {}, "mean": {}, "inv_std": {}}, {"phase": "TRAINING"},
     )  # fmt: skip
-    assert result(node, "Y") == x
-    assert result(node, "mean") == result(node, "inv_var") == ((2, 1, 4, 1), (4, 1, 1, 1))
+    assert result(node, "y") == x
+    assert result(node, "mean") == result(node, "inv_std") == ((2, 1, 4, 1), (4, 1, 1, 1))
 
 
 def test_layernorm_stat_dims_pass_to_the_other_stat() -> None:
     node, _ = build(
-        "layernorm", {"input": ((2, 3, 4),), "epsilon": ((1, 1, 1),)},
-        {"Y": {}, "mean": {}, "inv_var": {"dim": (2, 3, 1)}}, {"norm_forward_phase": "TRAINING"},
+        "layernorm", {"input": ((2, 3, 4),), "eps": ((1, 1, 1),)},
+        {"y": {}, "mean": {}, "inv_std": {"dim": (2, 3, 1)}}, {"phase": "TRAINING"},
     )  # fmt: skip
     assert node.outputs["mean"].dim == (2, 3, 1)
 
 
 def test_layernorm_without_scale_normalises_all_but_the_first_axis() -> None:
     node, _ = build(
-        "layernorm", {"input": ((2, 3, 4),), "epsilon": ((1, 1, 1),)},
-        {"Y": {}, "mean": {}, "inv_var": {}}, {"norm_forward_phase": "TRAINING"},
+        "layernorm", {"input": ((2, 3, 4),), "eps": ((1, 1, 1),)},
+        {"y": {}, "mean": {}, "inv_std": {}}, {"phase": "TRAINING"},
     )  # fmt: skip
-    assert node.outputs["mean"].dim == node.outputs["inv_var"].dim == (2, 1, 1)
+    assert node.outputs["mean"].dim == node.outputs["inv_std"].dim == (2, 1, 1)
 
 
 def test_sdpa_results_are_packed_and_statistics_float() -> None:
     q = ((2, 4, 5, 8), (160, 8, 32, 1))
     node, _ = build(
         "sdpa", {"q": q, "k": ((2, 2, 7, 8),), "v": ((2, 1, 7, 3),)},
-        {"O": {"dtype": dtypes.HALF}, "Stats": {}, "score_max": {}}, {"generate_stats": True},
+        {"o": {"dtype": dtypes.HALF}, "stats": {}, "score_max": {}}, {"generate_stats": True},
     )  # fmt: skip
-    assert result(node, "O") == ((2, 4, 5, 3), (60, 15, 3, 1))
-    assert result(node, "Stats") == result(node, "score_max") == ((2, 4, 5, 1), (20, 5, 1, 1))
-    assert node.outputs["Stats"].dtype is dtypes.FLOAT
+    assert result(node, "o") == ((2, 4, 5, 3), (60, 15, 3, 1))
+    assert result(node, "stats") == result(node, "score_max") == ((2, 4, 5, 1), (20, 5, 1, 1))
+    assert node.outputs["stats"].dtype is dtypes.FLOAT
 
 
 def test_inference_twice_gives_the_same() -> None:
     node, builder = build("add", {"a": ((4, 1),), "b": ((1, 5),)}, VIRTUAL)
     before = result(node)
-    node.outputs["OUT_0"].is_virtual = True
+    node.outputs["y"].is_virtual = True
     complete(builder)
     assert result(node) == before

@@ -42,37 +42,37 @@ def with_result(op: str, change: Callable[[NodeView, Arrays, Arrays], Arrays]) -
 
 
 def exp_without_one(view: NodeView, a: Arrays, made: Arrays) -> Arrays:
-    return {"OUT_0": np.where(a["input"] > 0, a["input"], np.exp(a["input"]))}
+    return {"y": np.where(a["input"] > 0, a["input"], np.exp(a["input"]))}
 
 
 def unbiased(view: NodeView, a: Arrays, made: Arrays) -> Arrays:
     x, n = a["input"], a["scale"].size
-    inv = 1 / np.sqrt(x.var(axis=-1, ddof=1, keepdims=True) + a["epsilon"].reshape(1, 1))
+    inv = 1 / np.sqrt(x.var(axis=-1, ddof=1, keepdims=True) + a["eps"].reshape(1, 1))
     assert n == x.shape[-1]
-    return {**made, "inv_var": inv, "Y": (x - x.mean(axis=-1, keepdims=True)) * inv * a["scale"] + a["bias"]}
+    return {**made, "inv_std": inv, "y": (x - x.mean(axis=-1, keepdims=True)) * inv * a["scale"] + a["bias"]}
 
 
 def eps_outside(view: NodeView, a: Arrays, made: Arrays) -> Arrays:
-    return {**made, "inv_var": 1 / (np.sqrt((a["input"] ** 2).mean(axis=-1, keepdims=True)) + a["epsilon"])}
+    return {**made, "inv_std": 1 / (np.sqrt((a["input"] ** 2).mean(axis=-1, keepdims=True)) + a["eps"])}
 
 
 def too_few(view: NodeView, a: Arrays, made: Arrays) -> Arrays:
     n = a["input"].shape[-1]
-    return {"OUT_0": made["OUT_0"] * n / (n - 1)}
+    return {"y": made["y"] * n / (n - 1)}
 
 
 FAULTS: list[tuple[str, str, str, Fault]] = [  # table: op, sample, what is wrong, fault
     ("gelu", "odd", "tanh form", lambda v, xp, a: schema_of("gelu_approx_tanh").reference(v, xp, a)),
     ("swish", "odd-1", "beta ignored", with_attrs("swish", swish_beta=None)),
-    ("softplus", "huge", "overflows", lambda v, xp, a: {"OUT_0": xp.log(1 + xp.exp(a["input"]))}),
+    ("softplus", "huge", "overflows", lambda v, xp, a: {"y": xp.log(1 + xp.exp(a["input"]))}),
     ("relu", "odd-1", "upper clip ignored", with_attrs("relu", upper_clip=None)),
     ("relu", "odd-2", "slope ignored", with_attrs("relu", negative_slope=None)),
-    ("mod", "odd", "sign of Python's %", lambda v, xp, a: {"OUT_0": np.mod(a["input0"], a["input1"])}),
+    ("mod", "odd", "sign of Python's %", lambda v, xp, a: {"y": np.mod(a["input0"], a["input1"])}),
     ("elu", "odd", "minus one missing", with_result("elu", exp_without_one)),
-    ("div", "int32", "floor division", lambda v, xp, a: {"OUT_0": np.broadcast_to(a["a"] // a["b"], (3, 5, 7))}),
+    ("div", "int32", "floor division", lambda v, xp, a: {"y": np.broadcast_to(a["a"] // a["b"], (3, 5, 7))}),
     ("binary_select", "int32", "branches swapped", with_inputs("binary_select", mask=lambda m: m == 0)),
     ("gen_index", "odd-1", "wrong axis", with_attrs("gen_index", axis=2)),
-    ("gen_index", "odd", "counts from one", with_result("gen_index", lambda v, a, r: {"OUT_0": r["OUT_0"] + 1})),
+    ("gen_index", "odd", "counts from one", with_result("gen_index", lambda v, a, r: {"y": r["y"] + 1})),
     ("cmp_ge", "int32", "strict", lambda v, xp, a: schema_of("cmp_gt").reference(v, xp, a)),
     ("matmul", "odd", "last k skipped", lambda v, xp, a: {"C": a["A"][..., :-1] @ a["B"][..., :-1, :]}),
     ("conv_fprop", "same-3x3", "filter flipped", with_attrs("conv_fprop", convolution_mode="CONVOLUTION")),
@@ -81,10 +81,10 @@ FAULTS: list[tuple[str, str, str, Fault]] = [  # table: op, sample, what is wron
     ("conv_fprop", "grouped", "groups swapped", with_inputs("conv_fprop", weight=lambda w: w[::-1])),
     ("reduction", "AVG-rows", "divides by n - 1", with_result("reduction", too_few)),
     ("reduction", "AMAX-rows", "sign kept", with_attrs("reduction", mode="MAX")),
-    ("reduction", "NORM2-rows", "root missing", with_result("reduction", lambda v, a, r: {"OUT_0": r["OUT_0"] ** 2})),
+    ("reduction", "NORM2-rows", "root missing", with_result("reduction", lambda v, a, r: {"y": r["y"] ** 2})),
     ("reduction", "zeros", "zeros count", with_attrs("reduction", mode="MUL")),
     ("layernorm", "half", "unbiased variance", with_result("layernorm", unbiased)),
-    ("layernorm", "rows", "epsilon missing", with_inputs("layernorm", epsilon=lambda e: e * 0)),
+    ("layernorm", "rows", "epsilon missing", with_inputs("layernorm", eps=lambda e: e * 0)),
     ("rmsnorm", "half", "epsilon outside the root", with_result("rmsnorm", eps_outside)),
     ("rmsnorm", "rows", "bias missing", with_inputs("rmsnorm", bias=lambda x: x * 0)),
     ("sdpa", "causal-bottom-right", "wrong corner", with_attrs("sdpa", diagonal_alignment="TOP_LEFT")),

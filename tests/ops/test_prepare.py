@@ -16,7 +16,7 @@ from fuseplan.ops.schema import schema_of
 
 def prepared(op: str, **bound: Any) -> dict[str, Any]:
     """The arguments after the op's own preparation, without those that are off."""
-    prepare = schema_of(op).prepare
+    prepare = schema_of(op).call.prepare
     assert prepare is not None
     prepare(bound)
     return {name: value for name, value in bound.items() if value is not None and value is not False}
@@ -92,6 +92,6 @@ class Phase(Enum):
     ],
 )
 def test_optional_results_follow_the_arguments(op: str, bound: dict[str, Any], expected: tuple[str, ...]) -> None:
-    results = schema_of(op).results
+    results = schema_of(op).call.results
     assert results is not None
     assert results(bound) == expected

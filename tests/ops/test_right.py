@@ -54,7 +54,7 @@ def test_attention_reference_over_torch_in_float32_is_right(schema: OpSchema, sa
 def naive_elu(b: FragmentBuilder, view: NodeView, args: dict[str, int]) -> dict[str, int]:
     x = args["input"]
     minus = b.emit("sub", b.emit("exp", x), b.const(1.0))
-    return {"OUT_0": b.emit("select", b.emit("gt", x, b.const(0.0)), x, minus)}
+    return {"y": b.emit("select", b.emit("gt", x, b.const(0.0)), x, minus)}
 
 
 def test_inaccurate_decomposition_is_not_right() -> None:

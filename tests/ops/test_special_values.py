@@ -50,7 +50,7 @@ def test_special_values_agree_with_oracle(schema: OpSchema) -> None:
             expected = oracle(case.view, case.widened())
         for x in FORMULA_SAYS_NAN.get(schema.name, ()):
             if attrs.get("swish_beta") in (None, 1.702):
-                expected["OUT_0"] = np.where(case.widened()["input"] == x, math.nan, expected["OUT_0"])
+                expected["y"] = np.where(case.widened()["input"] == x, math.nan, expected["y"])
         assert differences(run_reference(schema, case), expected, of_largest=0.0) == []
 
 
@@ -70,8 +70,8 @@ def test_float32_formula_does_not_overflow_half_way(name: str) -> None:
     schema = schema_of(name)
     case = make_case(schema, Sample("wide", {"input": ((401,), "FLOAT")}))
     case = Case(case.view, {"input": np.linspace(-200, 200, 401).astype(np.float32)})
-    made = run_decomposition(schema, case.view, case.widened(judge=False), scalar=lambda t: np.float32)["OUT_0"]
-    want = run_reference(schema, case)["OUT_0"]
+    made = run_decomposition(schema, case.view, case.widened(judge=False), scalar=lambda t: np.float32)["y"]
+    want = run_reference(schema, case)["y"]
     assert np.isfinite(made).all()
     assert (np.abs(made - want) <= 3e-7 * np.maximum(np.abs(case.inputs["input"]), 1.0)).all()
 
@@ -81,8 +81,8 @@ def test_float32_formula_keeps_relative_accuracy(name: str) -> None:
     schema = schema_of(name)
     case = make_case(schema, Sample("near", {"input": ((4001,), "FLOAT")}))
     case = Case(case.view, {"input": np.linspace(-80, 0.01, 4001).astype(np.float32)})
-    made = run_decomposition(schema, case.view, case.widened(judge=False), scalar=lambda t: np.float32)["OUT_0"]
-    want = run_reference(schema, case)["OUT_0"]
+    made = run_decomposition(schema, case.view, case.widened(judge=False), scalar=lambda t: np.float32)["y"]
+    want = run_reference(schema, case)["y"]
     assert (np.abs(made - want) <= 1e-6 * np.abs(want)).all()
 
 
@@ -91,10 +91,10 @@ def test_fully_masked_attention_rows_are_zero_and_never_nan() -> None:
     sample = next(s for s in schema.samples() if s.id == "causal-bottom-right-empty-rows")
     made = run_reference(schema, make_case(schema, sample))
     num_empty = 2  # 9 queries, 7 keys, aligned at the bottom right
-    assert (made["O"][:, :, :num_empty] == 0).all()
-    assert (made["Stats"][:, :, :num_empty] == -math.inf).all()
+    assert (made["o"][:, :, :num_empty] == 0).all()
+    assert (made["stats"][:, :, :num_empty] == -math.inf).all()
     assert (made["score_sum_exp"][:, :, :num_empty] == 0).all()
-    assert np.isfinite(made["O"]).all() and np.isfinite(made["Stats"][:, :, num_empty:]).all()
+    assert np.isfinite(made["o"]).all() and np.isfinite(made["stats"][:, :, num_empty:]).all()
 
 
 def test_attention_with_a_nan_score_gives_nan_in_that_row_only() -> None:
@@ -102,17 +102,17 @@ def test_attention_with_a_nan_score_gives_nan_in_that_row_only() -> None:
     case = make_case(schema, next(s for s in schema.samples() if s.id == "plain"))
     case.inputs["q"][0, 1, 2, 3] = math.nan
     made = run_reference(schema, case)
-    assert np.isnan(made["O"][0, 1, 2]).all() and np.isnan(made["Stats"][0, 1, 2]).all()
-    assert np.isnan(made["O"]).sum() == made["O"].shape[3] and np.isnan(made["Stats"]).sum() == 1
+    assert np.isnan(made["o"][0, 1, 2]).all() and np.isnan(made["stats"][0, 1, 2]).all()
+    assert np.isnan(made["o"]).sum() == made["o"].shape[3] and np.isnan(made["stats"]).sum() == 1
 
 
 @pytest.mark.parametrize("mode", ["MAX", "MIN", "AMAX", "ADD", "MUL"])
 def test_reduction_propagates_nan(mode: str) -> None:
     schema = schema_of("reduction")
-    case = make_case(schema, Sample("nan", {"input": ((3, 4), "FLOAT")}, {"mode": mode}, {"OUT_0": (3, 1)}))
+    case = make_case(schema, Sample("nan", {"input": ((3, 4), "FLOAT")}, {"mode": mode}, {"y": (3, 1)}))
     case.inputs["input"][1, 2] = math.nan
     expected = run_reference(schema, case)
-    assert np.isnan(expected["OUT_0"]).tolist() == [[False], [True], [False]]
+    assert np.isnan(expected["y"]).tolist() == [[False], [True], [False]]
     assert (
         differences(run_decomposition(schema, case.view, case.widened(), scalar=lambda t: np.float64), expected) == []
     )

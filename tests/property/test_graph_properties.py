@@ -92,7 +92,7 @@ def test_inference_refuses_exactly_what_numpy_refuses(a: tuple[int, ...], b: tup
     builder = GraphBuilder("pair", dtypes.FLOAT)
     ins = {"a": DraftTensor(1, "a", a), "b": DraftTensor(2, "b", b)}
     out = DraftTensor(3, "c")
-    builder.nodes.append(DraftNode("add", "plus", ins, {"OUT_0": out}))
+    builder.nodes.append(DraftNode("add", "plus", ins, {"y": out}))
     try:
         expected: tuple[int, ...] | None = np.broadcast_shapes(a, b)
     except ValueError:

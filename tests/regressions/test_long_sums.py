@@ -27,7 +27,7 @@ def conv_graph(io: DType, c: int) -> Graph:
     m = GraphMaker(random.Random(0), io)
     m.builder.compute_dtype = io
     inputs = {"image": m.input((1, c, 4, 6), stride=(24 * c, 24, 6, 1)), "weight": m.input((2, c, 3, 3))}
-    m.node("conv_fprop", inputs, {"Y": (1, 2, 2, 4)}, padding=(0, 0), stride=(1, 1), dilation=(1, 1))
+    m.node("conv_fprop", inputs, {"y": (1, 2, 2, 4)}, padding=(0, 0), stride=(1, 1), dilation=(1, 1))
     return m.finish()
 
 

@@ -65,14 +65,14 @@ def _graph(kind: str, io: DType) -> Graph:
         m.node("tanh", {"input": x})
         m.node("erf", {"input": x})
     elif kind == "mean":
-        m.node("reduction", {"input": x}, {"OUT_0": (ROWS, 1)}, mode="AVG")
+        m.node("reduction", {"input": x}, {"y": (ROWS, 1)}, mode="AVG")
     elif kind == "matmul":
         m.node("matmul", {"A": x, "B": m.input((COLUMNS, 17), stride=(17, 1))}, {"C": (ROWS, 17)})
     else:
         scale, eps = m.input((1, COLUMNS), stride=(COLUMNS, 1)), m.input((1, 1), dtypes.FLOAT, (1, 1))
         eps.value, eps.is_pass_by_value, eps.is_constant = EPS, True, True
-        inputs = {"input": x, "scale": scale, "epsilon": eps}
-        m.node("layernorm", inputs, {"Y": (ROWS, COLUMNS)}, norm_forward_phase="INFERENCE")
+        inputs = {"input": x, "scale": scale, "eps": eps}
+        m.node("layernorm", inputs, {"y": (ROWS, COLUMNS)}, phase="INFERENCE")
     return m.finish()
 
 

@@ -56,9 +56,9 @@ def add_layernorm_gelu() -> Graph:
     m = maker()
     (s,) = m.node("add", {"a": m.input((1, 6, 8)), "b": m.input((1, 6, 8))})
     eps = m.input((1, 1, 1), dtypes.FLOAT, (1, 1, 1))
-    ins = {"input": s, "scale": m.input((1, 1, 8)), "bias": m.input((1, 1, 8)), "epsilon": eps}
-    y, mean, inv = m.node("layernorm", ins, {"Y": (1, 6, 8), "mean": (1, 6, 1), "inv_var": (1, 6, 1)},
-                          norm_forward_phase="TRAINING")  # fmt: skip
+    ins = {"input": s, "scale": m.input((1, 1, 8)), "bias": m.input((1, 1, 8)), "eps": eps}
+    y, mean, inv = m.node("layernorm", ins, {"y": (1, 6, 8), "mean": (1, 6, 1), "inv_std": (1, 6, 1)},
+                          phase="TRAINING")  # fmt: skip
     m.node("gelu", {"input": y})
     for t in (s, mean, inv):
         t.is_virtual = False
