@@ -45,7 +45,7 @@ def _with_memory(tasks: Tasks, at: int, num_threads: int) -> Tasks:
     """Tasks whose threads have their memory from `at` on in the workspace; as few as may ever run at once."""
     if not tasks.thread_bytes:
         return tasks
-    most = team.team_size(num_threads, tasks.count, tasks.work_us, num_threads)
+    most = team.size_of(num_threads, tasks.count, tasks.work_us, num_threads)
     return replace(tasks, scratch_at=at, max_threads=most)
 
 

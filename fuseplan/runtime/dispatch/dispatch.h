@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../team/task.h"
+#include "../team/team.h"
 
 #ifdef FUSEPLAN_JOINED
 #define INTERNAL static
@@ -72,6 +72,8 @@ typedef struct {
   PyObject *description; /* owns all Python objects that the arrays below borrow */
   PyObject *collect, *resolve, *resolve_workspace, *fail, *fail_host;
   PyObject *known; /* keys that stand for a slot */
+  int (*run_team)(const struct fp_launch *); /* NULL if no step has several threads */
+  int follows_torch;
   int num_slots, num_steps, num_patches, on_gpu, uses_driver, device_index, rereads;
   int64_t workspace_bytes, workspace_alignment;
   Slot *slots;

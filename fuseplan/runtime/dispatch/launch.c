@@ -39,8 +39,6 @@ static int run_python(const Dispatcher *d, const Step *step, const uint64_t *add
   return result ? 0 : -1;
 }
 
-typedef int (*HostKernel)(const void *block, const struct fp_task *task);
-
 /* The memory of a step's threads, NULL if they have none. */
 static char *thread_scratch(const Step *step, uint64_t workspace) {
   uint64_t start = workspace + (uint64_t)step->scratch_at;
@@ -50,9 +48,16 @@ static char *thread_scratch(const Step *step, uint64_t workspace) {
 /* 0, or the status that a kernel gave back. */
 static int run_host(const Dispatcher *d, const Step *step, char *frame, const uint64_t *address, uint64_t workspace) {
   if (step->kind == STEP_HOST) {
+    char *scratch = thread_scratch(step, workspace);
+    fp_kernel kernel = (fp_kernel)step->function;
+    if (step->num_threads > 1 && d->run_team) {
+      const struct fp_launch launch = {kernel,  frame + step->block, step->num_tasks, scratch, step->thread_bytes,
+                                       step->num_threads, d->follows_torch};
+      return d->run_team(&launch);
+    }
     struct fp_counters counters = {0};
-    struct fp_task task = {step->num_tasks, 0, 1, thread_scratch(step, workspace), &counters};
-    return ((HostKernel)step->function)(frame + step->block, &task);
+    const struct fp_task task = {step->num_tasks, 0, 1, scratch, &counters};
+    return kernel(frame + step->block, &task);
   }
   uint32_t *words = (uint32_t *)(uintptr_t)patched_address(&d->patches[step->first_patch], address, workspace);
   for (size_t i = 0; i < step->memset_words; ++i) memcpy(words + i, &step->memset_value, 4);

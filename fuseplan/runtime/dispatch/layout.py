@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fuseplan.errors import ArgumentError
-from fuseplan.runtime import artifacts, cuda
+from fuseplan.runtime import artifacts, cuda, team
 from fuseplan.runtime.launch import Launch, LaunchKind, Patch, PatchKind, Program, PythonCall, Tasks
-from fuseplan.runtime.team import number, team_size
 
 _ALIGN = 64  # of each block: tensor maps ask for it
 THREAD_ALIGN = 64  # of each thread's memory, wherever the workspace begins
@@ -47,6 +46,8 @@ class Frame:
 
     Args:
         uses_driver: whether a step goes through the CUDA driver
+        uses_team: whether a step may run on several threads
+        follows_torch: see `team.follows_torch`
         rereads: slots whose memory is copied into a block, to be read again at each call
     """
 
@@ -54,6 +55,8 @@ class Frame:
     steps: tuple[Step, ...]
     uses_driver: bool
     rereads: frozenset[int]
+    uses_team: bool = False
+    follows_torch: bool = False
 
 
 def make_frame(program: Program) -> Frame:
@@ -77,7 +80,9 @@ def make_frame(program: Program) -> Frame:
         for patch in launch.patches
         if patch.kind == PatchKind.SCALAR and program.slots[patch.slot].value is None
     }
-    return Frame(bytes(image), tuple(steps), uses_driver, frozenset(rereads))
+    uses_team = any(s.team[1] > 1 for s in steps)
+    follows = team.follows_torch(program.num_threads)
+    return Frame(bytes(image), tuple(steps), uses_driver, frozenset(rereads), uses_team, follows)
 
 
 def _make_step(program: Program, launch: Launch, at: int) -> Step:
@@ -110,7 +115,8 @@ def _team(program: Program, tasks: Tasks) -> tuple[int, int, int, int]:
     """See `Step.team`."""
     threads = 1
     if tasks.count > 1:
-        threads = team_size(number(program.num_threads), tasks.count, tasks.work_us, tasks.max_threads)
+        limit = team.number(program.num_threads)
+        threads = team.size_of(limit, tasks.count, tasks.work_us, tasks.max_threads)
     return tasks.count, threads, tasks.scratch_at, thread_stride(tasks)
 
 

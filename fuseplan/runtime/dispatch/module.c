@@ -82,19 +82,21 @@ static int allocate(Dispatcher *d, PyObject *slots, PyObject *steps, PyObject *i
 
 static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
   PyObject *slots, *steps, *image, *driver, *hooks;
+  unsigned long long run_team;
   long long workspace_bytes, workspace_alignment;
   int num_params = 0;
   (void)kwargs;
   Dispatcher *d = (Dispatcher *)type->tp_alloc(type, 0);
   if (!d) return NULL;
-  if (!PyArg_ParseTuple(args, "O!O!SLLpipOO!O", &PyTuple_Type, &slots, &PyTuple_Type, &steps, &image, &workspace_bytes,
-                        &workspace_alignment, &d->on_gpu, &d->device_index, &d->rereads, &driver, &PyTuple_Type, &hooks, &d->known) ||
+  if (!PyArg_ParseTuple(args, "O!O!SLLpipOO!O(Kp)", &PyTuple_Type, &slots, &PyTuple_Type, &steps, &image, &workspace_bytes,
+                        &workspace_alignment, &d->on_gpu, &d->device_index, &d->rereads, &driver, &PyTuple_Type, &hooks, &d->known, &run_team, &d->follows_torch) ||
       !PyArg_ParseTuple(hooks, "OOOOO", &d->collect, &d->resolve, &d->resolve_workspace, &d->fail, &d->fail_host))
     goto failed;
   Py_INCREF(args);
   d->description = args;
   d->workspace_bytes = workspace_bytes;
   d->workspace_alignment = workspace_alignment;
+  memcpy(&d->run_team, &run_team, sizeof(void *));
   d->uses_driver = driver != Py_None;
   if ((d->uses_driver && read_driver(&d->driver, driver)) || allocate(d, slots, steps, image)) goto failed;
   for (int i = 0; i < d->num_slots; ++i)

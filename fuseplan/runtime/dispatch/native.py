@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.resources
 import importlib.util
-import re
 import sys
 import sysconfig
 import threading
@@ -19,7 +18,6 @@ from fuseplan.runtime.launch import Slot
 
 HEADER = "dispatch.h"
 UNITS = ("buffers.c", "launch.c", "calls.c", "dispatch.c", "module.c")
-_OWN_INCLUDE = re.compile(r'#include "(?:\.\./team/task|dispatch)\.h"\n')
 _NAME = "fuseplan_dispatch"
 _PLACES = {"cpu": 0, "cuda": 1, "host": 2}
 _FORMATS = {"FLOAT": "f", "DOUBLE": "d", "HALF": "e", "INT8": "b", "UINT8": "B", "INT32": "i", "INT64": "lq",
@@ -34,10 +32,11 @@ def source() -> str:
     One run of the compiler on one file takes half the time of a run on five, and functions are inlined across units.
     """
     folder = importlib.resources.files("fuseplan.runtime.dispatch")
-    parts = ["#define FUSEPLAN_JOINED", team.header()]
+    parts = ["#define FUSEPLAN_JOINED"]
     for name in (HEADER, *UNITS):
         text = folder.joinpath(name).read_text(encoding="utf-8")
-        parts.append(f'#line 1 "{name}"\n{_OWN_INCLUDE.sub(chr(10), text)}')
+        text = text.replace('#include "../team/team.h"\n', team.headers()).replace(f'#include "{HEADER}"\n', "\n")
+        parts.append(f'#line 1 "{name}"\n{text}')
     return "\n".join(parts)
 
 
@@ -90,6 +89,7 @@ def make(binder: Binder, frame: Frame) -> Any:
     return module().Dispatcher(
         slots, frame.steps, frame.image, p.workspace_bytes, p.workspace_alignment, p.device_kind == "cuda",
         p.device_index, bool(frame.rereads), driver, hooks, binder.known_keys,
+        (team.address() if frame.uses_team else 0, frame.follows_torch),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import ctypes
 from typing import Any
 
 from fuseplan.errors import DeviceError
-from fuseplan.runtime import cuda
+from fuseplan.runtime import cuda, team
 from fuseplan.runtime.dispatch.binding import Binder
 from fuseplan.runtime.dispatch.layout import THREAD_ALIGN, Frame, Step
 from fuseplan.runtime.launch import LaunchKind, PatchKind
@@ -106,7 +106,8 @@ class Dispatcher:
                 ctypes.c_uint64.from_address(base + offset).value = _target(kind, slot, addend, call)
 
     def _run_host(self, step: Step, call: _Call, base: int) -> None:
-        status = _run_alone(self.functions[step.function], base + step.block, step, call.workspace)
+        kernel, follows = self.functions[step.function], self.frame.follows_torch
+        status = _run_kernel(kernel, base + step.block, step, call.workspace, follows_torch=follows)
         if status:
             raise DeviceError(f"launch '{step.label}' failed with status {status}")
 
@@ -133,12 +134,16 @@ class Dispatcher:
             raise DeviceError(f"launch '{step.label}' failed with {rest or head}", fix=problem.fix) from problem
 
 
-def _run_alone(function: Any, block: int, step: Step, workspace: int) -> int:
-    """All tasks of a host function on this thread; its status."""
-    count, _, scratch_at, stride = step.team
+def _run_kernel(kernel: Any, block: int, step: Step, workspace: int, *, follows_torch: bool) -> int:
+    """All tasks of a host function, on the team if there is one; its status."""
+    count, num_threads, scratch_at, stride = step.team
     start = workspace + scratch_at
     scratch = start + -start % THREAD_ALIGN if stride else None
-    return int(function(block, _Task(count, 0, 1, scratch, ctypes.pointer(_Counters()))))
+    threads = team.library() if num_threads > 1 else None
+    if threads is None:
+        return int(kernel(block, _Task(count, 0, 1, scratch, ctypes.pointer(_Counters()))))
+    launch = team.Launch(step.function, block, count, scratch, stride, num_threads, follows_torch)
+    return int(threads.fp_team_run(launch))
 
 
 def _target(kind: int, slot: int, addend: int, call: _Call) -> int:
