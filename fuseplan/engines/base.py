@@ -65,6 +65,7 @@ class Executable:
     Args:
         launches: in order; slots of their patches index the region's operands; a PYTHON launch stands alone
         scratch_bytes: private scratch; SCRATCH patches are offsets into it
+        scratch_alignment: bytes that the start of it is a multiple of
         alignments: address alignment in bytes that each operand must have, or () for none
         source: readable source, empty if there is none
     """
@@ -73,6 +74,7 @@ class Executable:
     scratch_bytes: int = 0
     alignments: tuple[int, ...] = ()
     source: str = field(default="", repr=False)
+    scratch_alignment: int = 8
 
 
 class Engine(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from fuseplan.engines.base import Executable
 from fuseplan.ir.graph import Graph, TensorSpec
-from fuseplan.ir.region import Region, Role
+from fuseplan.ir.region import Operand, Region, Role
 from fuseplan.ops.arrays import numpy_namespace
 from fuseplan.ops.evaluate import scalar_array
 from fuseplan.runtime import team
@@ -16,7 +16,7 @@ from fuseplan.runtime.dispatch.layout import threads_bytes
 from fuseplan.runtime.launch import Launch, Patch, PatchKind, Program, Slot, Tasks
 
 ALIGNMENT = 256
-SCRATCH_ALIGNMENT = 8  # what an engine may assume of the start of its private scratch
+USUAL_ALIGNMENT = 16  # what every allocator gives; for more, the workspace has bytes to skip at its start
 
 
 def compose(graph: Graph, device: Device, parts: Sequence[tuple[Region, Executable]]) -> Program:
@@ -24,7 +24,8 @@ def compose(graph: Graph, device: Device, parts: Sequence[tuple[Region, Executab
     needs = _alignments(parts)
     slots = program_slots(graph, device, needs)
     slot_of = {s.uid: k for k, s in enumerate(slots)}
-    layout = lay_out(graph, [region for region, _ in parts])
+    scratch_alignment = max((e.scratch_alignment for _, e in parts if e.scratch_bytes), default=1)
+    layout = lay_out(graph, [region for region, _ in parts], scratch_alignment)
     num_threads = team.number(device.num_threads) if device.kind == "cpu" else 1
     private = 0
     launches: list[Launch] = []
@@ -36,9 +37,10 @@ def compose(graph: Graph, device: Device, parts: Sequence[tuple[Region, Executab
             tasks = _with_memory(launch.tasks, own_end, num_threads)
             private = max(private, executable.scratch_bytes + threads_bytes(tasks, tasks.max_threads))
             launches.append(replace(launch, patches=patches, tasks=tasks))
-    total = layout.num_bytes + private
-    aligned = max([SCRATCH_ALIGNMENT if private else 1, *(a for uid, a in needs.items() if uid not in slot_of)])
-    return Program(slots, tuple(launches), total, device.kind, device.index, aligned, device.num_threads)
+    aligned = max([scratch_alignment, *(a for uid, a in needs.items() if uid not in slot_of)])
+    slack = max(0, aligned - USUAL_ALIGNMENT)
+    total = layout.num_bytes + private + slack
+    return Program(slots, tuple(launches), total, device.kind, device.index, aligned, device.num_threads, slack)
 
 
 def _with_memory(tasks: Tasks, at: int, num_threads: int) -> Tasks:
@@ -73,7 +75,7 @@ class Layout:
     num_bytes: int
 
 
-def lay_out(graph: Graph, regions: Sequence[Region]) -> Layout:
+def lay_out(graph: Graph, regions: Sequence[Region], scratch_alignment: int = 1) -> Layout:
     """Offsets of tensors that pass between regions; a block is used again once its last reader is done."""
     last: dict[int, int] = {}
     for k, region in enumerate(regions):
@@ -87,7 +89,7 @@ def lay_out(graph: Graph, regions: Sequence[Region]) -> Layout:
     for k, region in enumerate(regions):
         for operand in region.operands:
             if operand.role is Role.OUT and operand.uid in last:
-                size = -(-graph.tensors[operand.uid].span_bytes // ALIGNMENT) * ALIGNMENT
+                size = _round_up(graph.tensors[operand.uid].span_bytes, ALIGNMENT)
                 blocks = free.get(size)
                 if blocks:
                     at = blocks.pop()
@@ -97,18 +99,33 @@ def lay_out(graph: Graph, regions: Sequence[Region]) -> Layout:
                 ending.setdefault(last[operand.uid], []).append((size, at))
         for size, at in ending.pop(k, ()):
             free.setdefault(size, []).append(at)
-    return Layout(offset, top)
+    return Layout(offset, _round_up(top, scratch_alignment))
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
 
 
 def _place(patch: Patch, region: Region, slot_of: dict[int, int], layout: Layout) -> Patch:
     """A patch of a region's operand as a patch of the program."""
-    if patch.kind is PatchKind.SCRATCH:
+    if patch.slot < 0:  # the executable's own scratch
         return replace(patch, addend=patch.addend + layout.num_bytes) if layout.num_bytes else patch
-    uid = region.operands[patch.slot].uid
-    slot = slot_of.get(uid)
-    if slot is not None:
-        return Patch(patch.kind, patch.offset, slot, patch.addend, patch.size)
-    return Patch(PatchKind.SCRATCH, patch.offset, -1, patch.addend + layout.offset[uid])
+    slot, start = _find(region.operands[patch.slot], slot_of, layout)
+    tensor_map = patch.map
+    if tensor_map is not None and tensor_map.second is not None:
+        other, addend = tensor_map.second
+        other_slot, other_start = (
+            (-1, layout.num_bytes) if other < 0 else _find(region.operands[other], slot_of, layout)
+        )
+        tensor_map = replace(tensor_map, second=(other_slot, addend + other_start))
+    kind = PatchKind.SCRATCH if slot < 0 and patch.kind is PatchKind.POINTER else patch.kind
+    return replace(patch, kind=kind, slot=slot, addend=patch.addend + start, map=tensor_map)
+
+
+def _find(operand: Operand, slot_of: Mapping[int, int], layout: Layout) -> tuple[int, int]:
+    """Slot of an operand's buffer, -1 for the workspace, and where the operand begins in it."""
+    slot = slot_of.get(operand.uid)
+    return (-1, layout.offset[operand.uid]) if slot is None else (slot, 0)
 
 
 def _slot(spec: TensorSpec, device: Device, is_output: bool, alignment: int) -> Slot:

@@ -213,7 +213,8 @@ def _slot_from_json(s: dict[str, Any], device: Device) -> Slot:
 
 
 def _patches(x: dict[str, Any]) -> tuple[Patch, ...]:
-    return tuple(Patch(PatchKind[k], *map(_number, rest)) for k, *rest in x["patches"])
+    read = [(PatchKind[kind], map(_number, numbers)) for kind, *numbers in x["patches"]]
+    return tuple(Patch(kind, offset, slot, addend, size) for kind, (offset, slot, addend, size) in read)
 
 
 def _ints(values: Any) -> tuple[int, ...]:

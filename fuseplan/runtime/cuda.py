@@ -56,6 +56,12 @@ class LaunchConfig(ctypes.Structure):
     ]
 
 
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute."""
+
+    _fields_ = [("id", ctypes.c_int), ("unused", ctypes.c_int), ("value", ctypes.c_uint * 16)]
+
+
 class Driver:
     """One loaded driver library with what was loaded through it."""
 
@@ -74,7 +80,7 @@ class Driver:
 
     def call(self, function: str, *args: Any) -> None:
         """Call a driver function. Raises DeviceError if it is missing or does not return success."""
-        entry = self._entry(function)
+        entry = self.entry(function)
         entry.restype = ctypes.c_int
         code = entry(*args)
         if code:
@@ -95,9 +101,10 @@ class Driver:
 
     def address(self, function: str) -> int:
         """Address of a driver function. Raises DeviceError if it is missing."""
-        return ctypes.cast(self._entry(function), ctypes.c_void_p).value or 0
+        return ctypes.cast(self.entry(function), ctypes.c_void_p).value or 0
 
-    def _entry(self, function: str) -> Any:
+    def entry(self, function: str) -> Any:
+        """A driver function. Raises DeviceError if it is missing."""
         try:
             return getattr(self.library, function)
         except AttributeError as problem:
@@ -222,11 +229,41 @@ def launch(
     shared_bytes: int,
     stream: int,
     params: Sequence[int],
+    attributes: Sequence[tuple[int, int, int, int]] = (),
 ) -> None:
     """Launch a kernel on the current context; `params` are addresses of its arguments in host memory."""
-    config = LaunchConfig((ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block), shared_bytes, stream, None, 0)
+    listed = (LaunchAttribute * len(attributes))(
+        *(LaunchAttribute(number, 0, (ctypes.c_uint * 16)(*values)) for number, *values in attributes)
+    )
+    config = LaunchConfig(
+        (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block), shared_bytes, stream,
+        ctypes.addressof(listed) if attributes else None, len(attributes),
+    )  # fmt: skip
     array = (ctypes.c_void_p * max(1, len(params)))(*params)
     driver().call("cuLaunchKernelEx", ctypes.byref(config), ctypes.c_void_p(function), array, ctypes.c_void_p())
+
+
+def encode_tensor_map(
+    numbers: Sequence[int], address: int, dims: Sequence[int], strides: Sequence[int], box: Sequence[int],
+    steps: Sequence[int],
+) -> tuple[int, bytes]:  # fmt: skip
+    """The driver's answer to cuTensorMapEncodeTiled: its code and the 128 bytes of the map.
+
+    Args:
+        numbers: of the type, interleave, swizzle, promotion and fill
+        strides: in bytes, of all axes but the innermost
+    """
+    memory = ctypes.create_string_buffer(128 + 64)
+    at = ctypes.addressof(memory) + -ctypes.addressof(memory) % 64
+    rank = len(dims)
+    wide, narrow = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
+    entry = driver().entry("cuTensorMapEncodeTiled")
+    entry.restype = ctypes.c_int
+    code = entry(
+        ctypes.c_void_p(at), numbers[0], ctypes.c_uint(rank), ctypes.c_void_p(address), wide(*dims), wide(*strides),
+        narrow(*box), narrow(*steps), *numbers[1:],
+    )  # fmt: skip
+    return code, ctypes.string_at(at, 128)
 
 
 def memset32(address: int, value: int, words: int, stream: int) -> None:

@@ -8,7 +8,9 @@ Host kernels have the C signature ``int f(const void *block, const struct fp_tas
 block as a packed struct and draw tasks from `task`; ``team/task.h`` says how, and its text stands in
 every generated kernel. A launch of several tasks may run on several threads, each of which calls the
 function once. The status that comes back is 0, or a number that ends the program with an error.
-CUDA kernels get one ``void *`` per parameter, pointing into the block at `param_offsets`.
+A library is called through ``int f(const void *block, void *stream)``, once, on the calling thread: a few
+lines of C that unpack the block. CUDA kernels get one ``void *`` per parameter, pointing into the
+block at `param_offsets`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ class LaunchKind(enum.IntEnum):
     HOST = 0  # call a C function with the parameter block
     CUDA = 1  # cuLaunchKernelEx
     MEMSET = 2  # fill 32-bit words on the device's stream (or with a loop on the host)
-    PYTHON = 3  # call a Python function, which may allocate; a loaded plan gets it from its engine again
+    PYTHON = 3  # call a Python function, which may allocate
+    LIBRARY = 4  # call a C function with the parameter block and the stream
 
 
 class PatchKind(enum.IntEnum):
@@ -35,6 +38,46 @@ class PatchKind(enum.IntEnum):
     POINTER = 0  # address of a slot's buffer, plus `addend` bytes; 8 bytes are written
     SCALAR = 1  # `size` bytes copied from the host memory of a slot
     SCRATCH = 2  # workspace address plus `addend` bytes; 8 bytes are written
+    TENSOR_MAP = 3  # a CUtensorMap of a slot's buffer (of the workspace where slot is -1); 128 bytes are written
+
+
+class Attribute(enum.IntEnum):
+    """What a kernel may be launched with; the numbers are those of CUlaunchAttributeID."""
+
+    COOPERATIVE = 2  # 1: all blocks are on the device at once and may wait for each other
+    CLUSTER = 4  # blocks of a cluster along x, y and z
+    PROGRAMMATIC_SERIALIZATION = 6  # 1: may start before the kernel in front of it has ended, for which it waits itself
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """How a CUDA kernel sees a buffer through its copy engine: a CUtensorMap without its address.
+
+    With `second` the outermost axis has two entries, one in each of two buffers: the map begins at the lower one
+    and the stride of that axis is the distance between them.
+
+    Args:
+        dtype: element type
+        dims: extents, innermost first; one to five
+        strides: bytes between neighbours along each axis but the innermost; with `second` the last one is left out
+        box: elements of one copy along each axis
+        steps: element strides of a box, or () where all are 1
+        interleave, swizzle, promotion, fill: numbers of the driver's enumerations
+        second: slot (-1: the workspace) and addend of the other buffer
+        swap_offset: where in the block an int32 says whether `second` is the lower one, -1 for nowhere
+    """
+
+    dtype: DType
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    steps: tuple[int, ...] = ()
+    interleave: int = 0
+    swizzle: int = 0
+    promotion: int = 0
+    fill: int = 0
+    second: tuple[int, int] | None = None
+    swap_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +90,7 @@ class Patch:
         slot: index of the slot (in an Executable: of the region's operand); -1 for SCRATCH
         addend: bytes added to the address
         size: bytes copied, for SCALAR
+        map: for TENSOR_MAP
     """
 
     kind: PatchKind
@@ -54,6 +98,7 @@ class Patch:
     slot: int = -1
     addend: int = 0
     size: int = 8
+    map: TensorMap | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +120,8 @@ class Artifact:
 
 #: fn(addresses of the operands in order, stream, workspace address) -> None
 PythonCall = Callable[[tuple[int, ...], int, int], None]
+#: fn(status) -> what a library says about it
+StatusText = Callable[[int], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +154,17 @@ class Launch:
         kind: how it is run
         template: parameter block before patching
         patches: what is overwritten at call time
-        artifact, symbol: the compiled file and the function in it (HOST and CUDA)
+        artifact, symbol: the compiled file and the function in it (HOST, CUDA, and LIBRARY without `function`)
         param_offsets: offset of each kernel parameter in the block (CUDA)
         grid, block, shared_bytes: launch configuration (CUDA); block counts threads
         memset_value, memset_words: 32-bit word and how many (MEMSET; its pointer is patches[0])
         call: the function (PYTHON; its operands are the patches, in order)
         label: for messages and profiles
         tasks: how it is shared out over threads (HOST)
+        attributes: what a kernel is launched with, and up to three numbers of each (CUDA)
+        function: address of the function (LIBRARY)
+        status_text: what a status other than 0 means (LIBRARY)
+        owner: an object that lives as long as what was made from this launch: a library, its handle or plan
     """
 
     kind: LaunchKind
@@ -130,6 +181,10 @@ class Launch:
     call: PythonCall | None = None
     label: str = ""
     tasks: Tasks = ALONE
+    attributes: tuple[tuple[Attribute, tuple[int, ...]], ...] = ()
+    function: int = 0
+    status_text: StatusText | None = None
+    owner: object = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +221,7 @@ class Program:
     Args:
         workspace_alignment: bytes that the workspace's address must be a multiple of (like Slot.alignment)
         num_threads: threads that host launches may use, 0: as many as `team.number` says
+        workspace_slack: bytes at the start of the workspace that may be skipped to reach its alignment
     """
 
     slots: tuple[Slot, ...]
@@ -175,3 +231,4 @@ class Program:
     device_index: int = 0
     workspace_alignment: int = 1
     num_threads: int = 0
+    workspace_slack: int = 0

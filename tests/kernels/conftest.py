@@ -11,6 +11,7 @@ from fuseplan import settings
 from fuseplan.runtime import toolchain
 from fuseplan.runtime.launch import Artifact
 from tests.kernels.dispatch_harness import SOURCE
+from tests.kernels.fake_driver import Fake, fake_driver
 
 
 @pytest.fixture(params=["native", "python"])
@@ -26,3 +27,9 @@ def kind(request: pytest.FixtureRequest) -> Iterator[str]:
 def kernels() -> Artifact:
     """The compiled functions of the harness's SOURCE."""
     return toolchain.compile_shared(SOURCE)
+
+
+@pytest.fixture
+def fake(kind: str) -> Iterator[Fake]:
+    """The fake CUDA driver, in force."""
+    yield from fake_driver()

@@ -4,143 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fuseplan import dtypes, settings
+from fuseplan import dtypes
 from fuseplan.errors import ArgumentError, BindError, DeviceError
-from fuseplan.runtime import artifacts, cuda, device, toolchain
+from fuseplan.runtime import cuda, device
 from fuseplan.runtime.dispatch import Dispatcher, make_dispatcher
 from fuseplan.runtime.launch import Artifact, Launch, LaunchKind, Patch, PatchKind, Program, Slot
+from tests.kernels.fake_driver import Fake
 
-# Two devices; a launch copies 3 parameters (pointer, pointer, float) and its configuration into `calls`.
-FAKE_DRIVER = r"""
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-typedef struct { unsigned grid[3], block[3], shared; void *stream, *attributes; unsigned num; } Config;
-typedef struct {
-  uint64_t kind, function, context, stream, shared, a, b;
-  uint32_t grid[3], block[3];
-  float s;
-  uint32_t words;
-} Call;
-Call calls[64];
-int num_calls, fail_next, num_loads, num_unloads, num_retains, num_switches;
-uint64_t shared_limit, now = 0;
-int cuInit(unsigned f) { return f; }
-int cuDeviceGetCount(int *n) { *n = 2; return 0; }
-int cuDeviceGet(int *d, int i) { *d = 10 + i; return i < 2 ? 0 : 101; }
-int cuDeviceGetName(char *s, int n, int d) { snprintf(s, n, d == 10 ? "NVIDIA H200" : "Unheard Of"); return 0; }
-int cuDeviceGetAttribute(int *v, int a, int d) {
-  switch (a) {
-    case 13: *v = 1500000; break; case 16: *v = d == 10 ? 132 : 10; break; case 36: *v = 1000000; break;
-    case 37: *v = 256; break; case 38: *v = 60 << 20; break; case 75: *v = d == 10 ? 9 : 12; break;
-    case 76: *v = 0; break; case 97: *v = 232448; break; default: return 1;
-  }
-  return 0;
-}
-int cuDevicePrimaryCtxRetain(void **c, int d) { ++num_retains; *c = (void *)(uintptr_t)(1000 + d - 10); return 0; }
-int cuCtxGetCurrent(void **c) { *c = (void *)now; return 0; }
-int cuCtxSetCurrent(void *c) { ++num_switches; now = (uint64_t)c; return 0; }
-int cuLibraryLoadData(void **l, const void *data, void *a, void *b, unsigned c, void *d, void *e, unsigned f) {
-  (void)a; (void)b; (void)c; (void)d; (void)e; (void)f;
-  ++num_loads;
-  if (memcmp(data, "cubin", 5)) return 200;
-  *l = (void *)1; return 0;
-}
-int cuLibraryUnload(void *l) { (void)l; ++num_unloads; return 0; }
-int cuLibraryGetKernel(void **k, void *l, const char *name) {
-  (void)l;
-  *k = (void *)2;
-  return strcmp(name, "kernel") ? 500 : 0;
-}
-int cuKernelGetFunction(void **f, void *k) { (void)k; *f = (void *)(7000 + now); return 0; }
-int cuFuncSetAttribute(void *f, int a, int v) { (void)f; if (a == 8) shared_limit = v; return v > 232448 ? 1 : 0; }
-int cuLaunchKernelEx(const Config *c, void *f, void **params, void **extra) {
-  if (fail_next) { int code = fail_next; fail_next = 0; return code; }
-  if (extra || c->attributes || c->num) return 1;
-  Call *o = &calls[num_calls++];
-  o->kind = 1; o->function = (uint64_t)f; o->context = now; o->stream = (uint64_t)c->stream; o->shared = c->shared;
-  memcpy(o->grid, c->grid, 12); memcpy(o->block, c->block, 12);
-  o->a = *(uint64_t *)params[0]; o->b = *(uint64_t *)params[1]; o->s = *(float *)params[2];
-  return 0;
-}
-int cuMemsetD32Async(uint64_t p, unsigned v, size_t n, void *s) {
-  Call *o = &calls[num_calls++];
-  o->kind = 2; o->a = p; o->b = v; o->words = n; o->stream = (uint64_t)s; o->context = now;
-  return 0;
-}
-int cuStreamSynchronize(void *s) { return s == (void *)13 ? 700 : 0; }
-int cuGetErrorName(int c, const char **s) {
-  *s = c == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_SOME";
-  return 0;
-}
-int cuGetErrorString(int c, const char **s) { (void)c; *s = "in words"; return 0; }
-"""
-
-
-class Call(ctypes.Structure):
-    """One record of the fake driver."""
-
-    _fields_ = [
-        *[(name, ctypes.c_uint64) for name in ("kind", "function", "context", "stream", "shared", "a", "b")],
-        ("grid", ctypes.c_uint32 * 3),
-        ("block", ctypes.c_uint32 * 3),
-        ("s", ctypes.c_float),
-        ("words", ctypes.c_uint32),
-    ]
-
-
-class Fake:
-    """The fake driver's memory."""
-
-    def __init__(self, path: str) -> None:
-        self.library = ctypes.CDLL(path)
-        for name in ("num_calls", "num_loads", "num_unloads", "num_retains", "num_switches", "fail_next"):
-            self.set(name, 0)
-        self.context = 0
-
-    def get(self, name: str) -> int:
-        return ctypes.c_int.in_dll(self.library, name).value
-
-    def set(self, name: str, value: int) -> None:
-        ctypes.c_int.in_dll(self.library, name).value = value
-
-    @property
-    def context(self) -> int:
-        """Handle of the current context."""
-        return ctypes.c_uint64.in_dll(self.library, "now").value
-
-    @context.setter
-    def context(self, value: int) -> None:
-        ctypes.c_uint64.in_dll(self.library, "now").value = value
-
-    @property
-    def calls(self) -> list[Call]:
-        return list((Call * 64).in_dll(self.library, "calls"))[: self.get("num_calls")]
-
-
-@pytest.fixture(params=["native", "python"], autouse=True)
-def kind(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The dispatcher in force."""
-    settings.use(replace(settings.Settings.from_environment(), dispatcher=request.param))
-    yield request.param
-    settings.use(None)
-
-
-@pytest.fixture
-def fake(kind: str) -> Iterator[Fake]:
-    """The fake driver, in force."""
-    path = str(artifacts.shared_path(toolchain.compile_shared(FAKE_DRIVER, ("-w",), label="the fake driver")))
-    cuda.set_library(path)
-    device.cuda_devices.cache_clear()
-    yield Fake(path)
-    cuda.set_library(None)
-    device.cuda_devices.cache_clear()
+pytestmark = pytest.mark.usefixtures("kind")
 
 
 def cubin(text: bytes = b"cubin one") -> Artifact:

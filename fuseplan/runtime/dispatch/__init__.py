@@ -30,6 +30,11 @@ class Bound(Protocol):
 class Dispatcher(Protocol):
     """Runs one program; safe to call from several threads at once."""
 
+    @property
+    def num_encodes(self) -> int:
+        """Tensor maps encoded so far: one for each that is used, and one more whenever its address changes."""
+        ...
+
     def execute(self, pack: object, workspace: object, stream: int, /) -> None:
         """Check all buffers, then run. Raises BindError before anything is written."""
         ...

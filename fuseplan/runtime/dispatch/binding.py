@@ -202,11 +202,12 @@ class Binder:
         if view.place not in ("", "managed", kind) or (view.place == "cuda" and view.device_index not in (-1, index)):
             there = f"cuda:{view.device_index}" if view.place == "cuda" else view.place
             raise BindError(f"the workspace is on {there}, this plan runs on {self._device()}", fix=fix)
-        if view.address % self.program.workspace_alignment:
+        skipped = -view.address % self.program.workspace_alignment
+        if skipped > self.program.workspace_slack:
             raise MisalignedError(
                 f"the workspace has address {view.address:#x}, not a multiple of {self.program.workspace_alignment}"
             )
-        return view.address, (workspace, view.keep)
+        return view.address + skipped, (workspace, view.keep)
 
     def _device(self) -> str:
         p = self.program

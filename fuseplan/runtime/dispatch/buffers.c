@@ -209,5 +209,6 @@ uint64_t quick_workspace(const Dispatcher *d, PyObject *object) {
       address = address_of(&t);
   }
   PyErr_Clear();
-  return address % (uint64_t)d->workspace_alignment ? 0 : address;
+  uint64_t skipped = (0 - address) % (uint64_t)d->workspace_alignment;
+  return address == 0 || skipped > (uint64_t)d->workspace_slack ? 0 : address + skipped;
 }

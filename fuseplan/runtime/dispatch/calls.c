@@ -90,7 +90,7 @@ static int resolve_workspace(const Dispatcher *d, Call *c, PyObject *workspace) 
 }
 
 /* All checks of a call: nothing is written and nothing launched before this has succeeded. */
-int prepare_call(const Dispatcher *d, Call *c, PyObject *pack, PyObject *workspace) {
+int prepare_call(Dispatcher *d, Call *c, PyObject *pack, PyObject *workspace) {
   if (collect(d, c, pack)) return -1;
   for (int i = 0; i < d->num_slots; ++i) {
     const Slot *slot = &d->slots[i];
@@ -105,6 +105,5 @@ int prepare_call(const Dispatcher *d, Call *c, PyObject *pack, PyObject *workspa
   }
   if (resolve_workspace(d, c, workspace)) return -1;
   memcpy(c->frame, d->image, (size_t)d->frame_bytes);
-  patch_frame(d, c->frame, c->address, c->workspace, 0);
-  return 0;
+  return patch_frame(d, c->frame, c->address, c->workspace, 0);
 }

@@ -50,7 +50,7 @@ PyObject *dispatcher_execute(Dispatcher *d, PyObject *const *args, Py_ssize_t co
 
 static PyObject *bound_call(Bound *self, PyObject *const *args, size_t flags, PyObject *names) {
   (void)args;
-  const Dispatcher *d = self->dispatcher;
+  Dispatcher *d = self->dispatcher;
   if (PyVectorcall_NARGS(flags) || (names && PyTuple_GET_SIZE(names))) {
     PyErr_SetString(PyExc_TypeError, "a bound plan takes no arguments");
     return NULL;
@@ -68,8 +68,8 @@ static PyObject *bound_call(Bound *self, PyObject *const *args, size_t flags, Py
     }
     char *frame = (char *)(((uintptr_t)memory + 63) & ~(uintptr_t)63);
     memcpy(frame, self->call.frame, (size_t)d->frame_bytes);
-    patch_frame(d, frame, self->call.address, self->call.workspace, 1);
-    failed = run_program(d, frame, self->call.address, self->call.workspace, self->stream);
+    failed = patch_frame(d, frame, self->call.address, self->call.workspace, 1) ||
+             run_program(d, frame, self->call.address, self->call.workspace, self->stream);
     if (need > MOST_STACK) free(memory);
   }
   Py_DECREF(self);

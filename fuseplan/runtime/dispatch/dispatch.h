@@ -31,24 +31,45 @@ typedef struct {
   int64_t span, alignment;
 } Slot;
 
-enum { STEP_HOST, STEP_CUDA, STEP_MEMSET, STEP_PYTHON };
-enum { PATCH_POINTER, PATCH_SCALAR, PATCH_SCRATCH };
+enum { STEP_HOST, STEP_CUDA, STEP_MEMSET, STEP_PYTHON, STEP_LIBRARY };
+enum { PATCH_POINTER, PATCH_SCALAR, PATCH_SCRATCH, PATCH_TENSOR_MAP };
 
 typedef struct {
-  int kind, slot;
+  int kind, slot, map; /* index of the tensor map, -1 for none */
   Py_ssize_t offset, size;
   int64_t addend;
 } Patch;
 
+#define MOST_RANK 5
+
+/* A tensor map of a patch, and the last one that was encoded for it. */
+typedef struct {
+  PyObject *label;  /* of its launch; borrowed */
+  int rank, slot, second; /* slots of its buffers: -1 is the workspace, -2 none */
+  int numbers[5];   /* type, interleave, swizzle, promotion, fill */
+  int64_t addend, second_addend;
+  Py_ssize_t swap_offset;
+  uint64_t dims[MOST_RANK], strides[MOST_RANK];
+  uint32_t box[MOST_RANK], steps[MOST_RANK];
+  uint64_t address, other; /* of `bytes` */
+  int is_encoded;
+  char bytes[128];
+} TensorMap;
+
+typedef struct { /* CUlaunchAttribute */
+  int id, unused;
+  uint32_t value[16];
+} Attribute;
+
 typedef struct {
   int kind;
   Py_ssize_t block;
-  int first_patch, num_patches, first_param, num_params;
+  int first_patch, num_patches, first_param, num_params, first_attribute, num_attributes;
   void *function;
   unsigned config[7]; /* grid, block, shared bytes */
   uint32_t memset_value;
   size_t memset_words;
-  PyObject *call, *label; /* borrowed */
+  PyObject *call, *label; /* borrowed; of a library, `call` is the text of a status */
   long long num_tasks, scratch_at, thread_bytes; /* of a host function */
   int num_threads;
 } Step;
@@ -62,6 +83,8 @@ typedef struct { /* CUlaunchConfig */
 typedef struct {
   int (*launch)(const LaunchConfig *, void *function, void **params, void **extra);
   int (*memset32)(uint64_t address, unsigned value, size_t words, void *stream);
+  int (*encode)(void *map, int type, unsigned rank, void *address, const uint64_t *dims, const uint64_t *strides,
+                const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill);
   int (*get_context)(void **context);
   int (*set_context)(void *context);
   void *context;
@@ -70,16 +93,19 @@ typedef struct {
 typedef struct {
   PyObject_HEAD
   PyObject *description; /* owns all Python objects that the arrays below borrow */
-  PyObject *collect, *resolve, *resolve_workspace, *fail, *fail_host;
+  PyObject *collect, *resolve, *resolve_workspace, *fail, *fail_host, *fail_map;
   PyObject *known; /* keys that stand for a slot */
   int (*run_team)(const struct fp_launch *); /* NULL if no step has several threads */
   int follows_torch;
-  int num_slots, num_steps, num_patches, on_gpu, uses_driver, device_index, rereads;
-  int64_t workspace_bytes, workspace_alignment;
+  int num_slots, num_steps, on_gpu, uses_driver, device_index, rereads;
+  int64_t workspace_bytes, workspace_alignment, workspace_slack;
   Slot *slots;
   Step *steps;
   Patch *patches;
   Py_ssize_t *params;
+  TensorMap *maps;
+  Attribute *attributes;
+  long long num_encodes; /* of tensor maps, since the dispatcher was made */
   int most_params;
   Driver driver;
   Py_ssize_t frame_bytes;
@@ -99,13 +125,16 @@ INTERNAL uint64_t quick_address(const Slot *slot, PyObject *object, uint64_t *lo
 INTERNAL uint64_t quick_workspace(const Dispatcher *d, PyObject *object);
 
 /* launch.c */
-INTERNAL void patch_frame(const Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, int only_scalars);
+INTERNAL int patch_frame(Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, int only_scalars);
 INTERNAL int run_program(const Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, void *stream);
+
+/* maps.c */
+INTERNAL int write_map(Dispatcher *d, const Patch *p, char *frame, const uint64_t *slots, uint64_t workspace);
 
 /* calls.c */
 INTERNAL size_t call_bytes(const Dispatcher *d);
 INTERNAL void lay_out_call(const Dispatcher *d, Call *c, char *memory);
-INTERNAL int prepare_call(const Dispatcher *d, Call *c, PyObject *pack, PyObject *workspace);
+INTERNAL int prepare_call(Dispatcher *d, Call *c, PyObject *pack, PyObject *workspace);
 INTERNAL void release_call(const Dispatcher *d, Call *c);
 
 /* dispatch.c: what is called from Python */

@@ -2,22 +2,29 @@
 #include "dispatch.h"
 
 static uint64_t patched_address(const Patch *p, const uint64_t *address, uint64_t workspace) {
-  return (p->kind == PATCH_SCRATCH ? workspace : address[p->slot]) + (uint64_t)p->addend;
+  return (p->slot < 0 ? workspace : address[p->slot]) + (uint64_t)p->addend;
 }
 
-/* Write addresses and scalars into the frame; with `only_scalars` the addresses are there already. */
-void patch_frame(const Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, int only_scalars) {
+static int has_block(const Step *step) {
+  return step->kind == STEP_HOST || step->kind == STEP_CUDA || step->kind == STEP_LIBRARY;
+}
+
+/* Write addresses, scalars and tensor maps into the frame; with `only_scalars` the others are there already. */
+int patch_frame(Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, int only_scalars) {
   for (const Step *step = d->steps; step < d->steps + d->num_steps; ++step) {
-    if (step->kind != STEP_HOST && step->kind != STEP_CUDA) continue;
+    if (!has_block(step)) continue;
     for (const Patch *p = d->patches + step->first_patch, *end = p + step->num_patches; p < end; ++p) {
       if (p->kind == PATCH_SCALAR) {
         memcpy(frame + p->offset, (const char *)(uintptr_t)(address[p->slot] + (uint64_t)p->addend), (size_t)p->size);
+      } else if (p->kind == PATCH_TENSOR_MAP) {
+        if (!only_scalars && write_map(d, p, frame, address, workspace)) return -1;
       } else if (!only_scalars) {
         uint64_t target = patched_address(p, address, workspace);
         memcpy(frame + p->offset, &target, 8);
       }
     }
   }
+  return 0;
 }
 
 static int run_python(const Dispatcher *d, const Step *step, const uint64_t *address, uint64_t workspace, void *stream) {
@@ -39,14 +46,22 @@ static int run_python(const Dispatcher *d, const Step *step, const uint64_t *add
   return result ? 0 : -1;
 }
 
+typedef int (*LibraryCall)(const void *block, void *stream);
+
+static int is_host(const Dispatcher *d, const Step *step) {
+  return step->kind == STEP_HOST || step->kind == STEP_LIBRARY || (step->kind == STEP_MEMSET && !d->on_gpu);
+}
+
 /* The memory of a step's threads, NULL if they have none. */
 static char *thread_scratch(const Step *step, uint64_t workspace) {
   uint64_t start = workspace + (uint64_t)step->scratch_at;
   return step->thread_bytes ? (char *)(uintptr_t)((start + 63) & ~(uint64_t)63) : NULL;
 }
 
-/* 0, or the status that a kernel gave back. */
-static int run_host(const Dispatcher *d, const Step *step, char *frame, const uint64_t *address, uint64_t workspace) {
+/* 0, or the status that a kernel or library gave back. */
+static int run_host(const Dispatcher *d, const Step *step, char *frame, const uint64_t *address, uint64_t workspace,
+                    void *stream) {
+  if (step->kind == STEP_LIBRARY) return ((LibraryCall)step->function)(frame + step->block, stream);
   if (step->kind == STEP_HOST) {
     char *scratch = thread_scratch(step, workspace);
     fp_kernel kernel = (fp_kernel)step->function;
@@ -65,8 +80,8 @@ static int run_host(const Dispatcher *d, const Step *step, char *frame, const ui
 }
 
 /* Raises what a step's status stands for. */
-static int raise_status(PyObject *hook, int status, PyObject *label) {
-  PyObject *result = PyObject_CallFunction(hook, "iO", status, label);
+static int raise_status(PyObject *hook, int status, const Step *step) {
+  PyObject *result = PyObject_CallFunction(hook, "iOO", status, step->label, step->call);
   Py_XDECREF(result);
   return -1;
 }
@@ -82,24 +97,25 @@ static int run_driver(const Dispatcher *d, const Step *step, char *frame, const 
     const Py_ssize_t *offset = d->params + step->first_param;
     for (int i = 0; i < step->num_params; ++i) params[i] = frame + offset[i];
     const unsigned *c = step->config;
-    LaunchConfig config = {{c[0], c[1], c[2]}, {c[3], c[4], c[5]}, c[6], stream, NULL, 0};
+    Attribute *attributes = step->num_attributes ? d->attributes + step->first_attribute : NULL;
+    LaunchConfig config = {{c[0], c[1], c[2]}, {c[3], c[4], c[5]}, c[6], stream, attributes,
+                           (unsigned)step->num_attributes};
     code = d->driver.launch(&config, step->function, params, NULL);
   }
   if (code == 0) return 0;
-  return raise_status(d->fail, code, step->label);
+  return raise_status(d->fail, code, step);
 }
 
 static int run_steps(const Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, void *stream) {
   const Step *step = d->steps, *end = d->steps + d->num_steps;
   while (step < end) {
-    int is_host = step->kind == STEP_HOST || (step->kind == STEP_MEMSET && !d->on_gpu);
-    if (is_host) { /* a run of host functions: other threads may go on meanwhile */
+    if (is_host(d, step)) { /* a run of host functions: other threads may go on meanwhile */
       int status = 0;
       Py_BEGIN_ALLOW_THREADS
-      for (; step < end && (step->kind == STEP_HOST || (step->kind == STEP_MEMSET && !d->on_gpu)); ++step)
-        if ((status = run_host(d, step, frame, address, workspace))) break;
+      for (; step < end && is_host(d, step); ++step)
+        if ((status = run_host(d, step, frame, address, workspace, stream))) break;
       Py_END_ALLOW_THREADS
-      if (status) return raise_status(d->fail_host, status, step->label);
+      if (status) return raise_status(d->fail_host, status, step);
       continue;
     }
     int failed = step->kind == STEP_PYTHON ? run_python(d, step, address, workspace, stream)
@@ -117,7 +133,7 @@ int run_program(const Dispatcher *d, char *frame, const uint64_t *address, uint6
   int code = d->driver.get_context(&former);
   if (code == 0 && former != d->driver.context) code = d->driver.set_context(d->driver.context);
   if (code != 0) {
-    PyObject *result = PyObject_CallFunction(d->fail, "is", code, "making the device current");
+    PyObject *result = PyObject_CallFunction(d->fail, "isO", code, "making the device current", Py_None);
     Py_XDECREF(result);
     return -1;
   }

@@ -7,7 +7,18 @@ from typing import NamedTuple
 
 from fuseplan.errors import ArgumentError
 from fuseplan.runtime import artifacts, cuda, team
-from fuseplan.runtime.launch import Launch, LaunchKind, Patch, PatchKind, Program, PythonCall, Tasks
+from fuseplan.runtime.dispatch.maps import MapForm, check_map, form_of
+from fuseplan.runtime.launch import (
+    Attribute,
+    Launch,
+    LaunchKind,
+    Patch,
+    PatchKind,
+    Program,
+    PythonCall,
+    StatusText,
+    Tasks,
+)
 
 _ALIGN = 64  # of each block: tensor maps ask for it
 THREAD_ALIGN = 64  # of each thread's memory, wherever the workspace begins
@@ -19,25 +30,27 @@ class Step(NamedTuple):
     Args:
         kind, label: as in the launch
         block: offset of the parameter block
-        patches: (kind, offset in the frame, slot, addend, size) of each
+        patches: (kind, offset in the frame, slot, addend, size, index of the tensor map or -1) of each
         function: address of the host function or handle of the kernel
         params: offset in the frame of each kernel parameter
         config: grid, block and shared bytes of a kernel
         memset: value and number of words
-        call: function of a PYTHON launch
+        call: function of a PYTHON launch, text of the status of a LIBRARY launch
         team: number of tasks and of threads, where their memory begins in the workspace, bytes of each thread
+        attributes: number of each and its three values
     """
 
     kind: LaunchKind
     label: str
     block: int
-    patches: tuple[tuple[int, int, int, int, int], ...]
+    patches: tuple[tuple[int, int, int, int, int, int], ...]
     function: int = 0
     params: tuple[int, ...] = ()
     config: tuple[int, int, int, int, int, int, int] = (1, 1, 1, 1, 1, 1, 0)
     memset: tuple[int, int] = (0, 0)
-    call: PythonCall | None = None
+    call: PythonCall | StatusText | None = None
     team: tuple[int, int, int, int] = (1, 1, 0, 0)
+    attributes: tuple[tuple[int, int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +58,7 @@ class Frame:
     """All parameter blocks of a program before patching, and its steps.
 
     Args:
+        maps: the tensor maps of all patches
         uses_driver: whether a step goes through the CUDA driver
         uses_team: whether a step may run on several threads
         follows_torch: see `team.follows_torch`
@@ -53,6 +67,7 @@ class Frame:
 
     image: bytes
     steps: tuple[Step, ...]
+    maps: tuple[MapForm, ...]
     uses_driver: bool
     rereads: frozenset[int]
     uses_team: bool = False
@@ -66,14 +81,17 @@ def make_frame(program: Program) -> Frame:
         ArgumentError: a patch does not fit its block or its slot (a fault of the engine)
         ToolchainError, DeviceError, cudnnGraphNotSupportedError: a compiled file cannot be loaded
     """
-    image, steps = bytearray(), []
+    image, steps, maps = bytearray(), list[Step](), list[MapForm]()
     on_gpu = program.device_kind == "cuda"
     for launch in program.launches:
         image.extend(bytes(-len(image) % _ALIGN))
         check_launch(program, launch)
-        steps.append(_make_step(program, launch, len(image)))
+        steps.append(_make_step(program, launch, len(image), len(maps)))
+        label, at = steps[-1].label, len(image)
+        maps += [form_of(p.map, p, label, at) for p in launch.patches if p.map is not None]
         image.extend(launch.template)
-    uses_driver = any(s.kind == LaunchKind.CUDA or (s.kind == LaunchKind.MEMSET and on_gpu) for s in steps)
+    through_driver = (LaunchKind.CUDA, LaunchKind.MEMSET, LaunchKind.LIBRARY) if on_gpu else (LaunchKind.CUDA,)
+    uses_driver = any(s.kind in through_driver for s in steps)
     rereads = {
         patch.slot
         for launch in program.launches
@@ -82,33 +100,48 @@ def make_frame(program: Program) -> Frame:
     }
     uses_team = any(s.team[1] > 1 for s in steps)
     follows = team.follows_torch(program.num_threads)
-    return Frame(bytes(image), tuple(steps), uses_driver, frozenset(rereads), uses_team, follows)
+    return Frame(bytes(image), tuple(steps), tuple(maps), uses_driver, frozenset(rereads), uses_team, follows)
 
 
-def _make_step(program: Program, launch: Launch, at: int) -> Step:
-    function = 0
-    if launch.kind in (LaunchKind.HOST, LaunchKind.CUDA):
-        if launch.artifact is None or not launch.symbol:
-            raise ArgumentError(f"launch '{launch.label}' has no artifact or no symbol")
-        if launch.kind == LaunchKind.HOST:
-            function = artifacts.symbol_address(launch.artifact, launch.symbol)
-        else:
-            a = launch.artifact
-            function = cuda.load_cubin(a.data, launch.symbol, launch.shared_bytes, program.device_index, a.key)
+def _function(program: Program, launch: Launch) -> int:
+    """Address or handle of what a launch calls; 0 where it calls nothing of the kind."""
     if launch.kind == LaunchKind.PYTHON and launch.call is None:
         raise ArgumentError(f"launch '{launch.label}' has no function to call")
+    if launch.kind in (LaunchKind.PYTHON, LaunchKind.MEMSET) or launch.function:
+        return launch.function
+    a = launch.artifact
+    if a is None or not launch.symbol:
+        raise ArgumentError(f"launch '{launch.label}' has no artifact or no symbol")
+    if launch.kind == LaunchKind.CUDA:
+        return cuda.load_cubin(a.data, launch.symbol, launch.shared_bytes, program.device_index, a.key)
+    return artifacts.symbol_address(a, launch.symbol)
+
+
+def _make_step(program: Program, launch: Launch, at: int, num_maps: int) -> Step:
+    map_of = {p: num_maps + k for k, p in enumerate(p for p in launch.patches if p.map is not None)}
+
+    def placed(p: Patch) -> tuple[int, int, int, int, int, int]:
+        slot = -1 if p.kind == PatchKind.SCRATCH else p.slot
+        return int(p.kind), at + p.offset, slot, p.addend, p.size, map_of.get(p, -1)
+
     return Step(
         kind=launch.kind,
         label=launch.label or launch.symbol or launch.kind.name,
         block=at,
-        patches=tuple((int(p.kind), at + p.offset, p.slot, p.addend, p.size) for p in launch.patches),
-        function=function,
+        patches=tuple(map(placed, launch.patches)),
+        function=_function(program, launch),
         params=tuple(at + offset for offset in launch.param_offsets),
         config=(*launch.grid, *launch.block, launch.shared_bytes),
         memset=(launch.memset_value & 0xFFFFFFFF, launch.memset_words),
-        call=launch.call,
+        call=launch.status_text if launch.kind == LaunchKind.LIBRARY else launch.call,
         team=_team(program, launch.tasks),
+        attributes=tuple(_attribute(*pair) for pair in launch.attributes),
     )
+
+
+def _attribute(attribute: Attribute, values: tuple[int, ...]) -> tuple[int, int, int, int]:
+    first, second, third = (*values, 0, 0)[:3]
+    return int(attribute), first, second, third
 
 
 def _team(program: Program, tasks: Tasks) -> tuple[int, int, int, int]:
@@ -151,6 +184,11 @@ def check_launch(program: Program, launch: Launch) -> None:
     config = (*launch.grid, *launch.block)
     if len(config) != 6 or not 1 <= min(config) <= max(config) < 1 << 31 or not 0 <= launch.shared_bytes < 1 << 31:
         raise ArgumentError(f"{what}: grid {launch.grid} and block {launch.block}")
+    if launch.function and launch.kind is not LaunchKind.LIBRARY:
+        raise ArgumentError(f"{what}: only a call of a library has an address")
+    for attribute, values in launch.attributes:
+        if launch.kind is not LaunchKind.CUDA or not 1 <= len(values) <= 3 or min(values) < 0:
+            raise ArgumentError(f"{what}: attribute {attribute.name} of {values}")
 
 
 def _check_tasks(program: Program, tasks: Tasks, what: str) -> None:
@@ -173,7 +211,10 @@ def _room(program: Program, patch: Patch) -> int:
 
 def _check_patch(program: Program, launch: Launch, patch: Patch) -> None:
     what = f"launch '{launch.label}', patch at {patch.offset}"
-    writes = launch.kind in (LaunchKind.HOST, LaunchKind.CUDA)  # others only read the address
+    if patch.kind == PatchKind.TENSOR_MAP:
+        check_map(program, launch, patch)
+        return
+    writes = launch.kind not in (LaunchKind.MEMSET, LaunchKind.PYTHON)  # these only read the address
     size = patch.size if patch.kind == PatchKind.SCALAR else 8
     if writes and not 0 <= patch.offset <= len(launch.template) - size:
         raise ArgumentError(f"{what}: outside of the block of {len(launch.template)} bytes")

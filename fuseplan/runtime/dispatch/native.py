@@ -10,14 +10,15 @@ import sysconfig
 import threading
 from typing import Any
 
-from fuseplan.errors import DeviceError, ToolchainError
+from fuseplan.errors import ToolchainError
 from fuseplan.runtime import artifacts, buffers, cuda, device, team, toolchain
 from fuseplan.runtime.dispatch.binding import Binder
+from fuseplan.runtime.dispatch.failures import fail, fail_host, fail_map
 from fuseplan.runtime.dispatch.layout import Frame
 from fuseplan.runtime.launch import Slot
 
 HEADER = "dispatch.h"
-UNITS = ("buffers.c", "launch.c", "calls.c", "dispatch.c", "module.c")
+UNITS = ("buffers.c", "maps.c", "launch.c", "calls.c", "dispatch.c", "module.c")
 _NAME = "fuseplan_dispatch"
 _PLACES = {"cpu": 0, "cuda": 1, "host": 2}
 _FORMATS = {"FLOAT": "f", "DOUBLE": "d", "HALF": "e", "INT8": "b", "UINT8": "B", "INT32": "i", "INT64": "lq",
@@ -84,23 +85,14 @@ def make(binder: Binder, frame: Frame) -> Any:
     """A native dispatcher for the program of `binder`."""
     p = binder.program
     slots = tuple(map(_slot, binder.slots, binder.keys, binder.defaults, binder.accepted))
-    driver = _driver_addresses(p.device_index) if frame.uses_driver else None
-    hooks = (binder.collect, binder.resolve, binder.resolve_workspace, fail, fail_host)
+    driver = _driver_addresses(p.device_index, bool(frame.maps)) if frame.uses_driver else None
+    hooks = (binder.collect, binder.resolve, binder.resolve_workspace, fail, fail_host, fail_map)
     return module().Dispatcher(
-        slots, frame.steps, frame.image, p.workspace_bytes, p.workspace_alignment, p.device_kind == "cuda",
-        p.device_index, bool(frame.rereads), driver, hooks, binder.known_keys,
+        slots, frame.steps, frame.maps, frame.image,
+        (p.workspace_bytes, p.workspace_alignment, p.workspace_slack), p.device_kind == "cuda", p.device_index,
+        bool(frame.rereads), driver, hooks, binder.known_keys,
         (team.address() if frame.uses_team else 0, frame.follows_torch),
     )  # fmt: skip
-
-
-def fail(code: int, label: str) -> None:
-    """Raise the driver's error of a launch."""
-    raise cuda.driver().error(code, f"launch '{label}'")
-
-
-def fail_host(status: int, label: str) -> None:
-    """Raise the error of a host kernel that gave back a status."""
-    raise DeviceError(f"launch '{label}' failed with status {status}")
 
 
 def _slot(slot: Slot, keys: tuple[object, ...], default: object, accepted: tuple[str, ...]) -> tuple[object, ...]:
@@ -112,7 +104,8 @@ def _slot(slot: Slot, keys: tuple[object, ...], default: object, accepted: tuple
     )  # fmt: skip
 
 
-def _driver_addresses(index: int) -> tuple[int, ...]:
+def _driver_addresses(index: int, has_maps: bool) -> tuple[int, ...]:
     d = cuda.driver()
     names = ("cuLaunchKernelEx", "cuMemsetD32Async", "cuCtxGetCurrent", "cuCtxSetCurrent")
-    return (*(d.address(name) for name in names), cuda.primary_context(index))
+    encode = d.address("cuTensorMapEncodeTiled") if has_maps else 0  # older drivers lack it
+    return (*(d.address(name) for name in names), cuda.primary_context(index), encode)

@@ -9,7 +9,9 @@ from typing import Any
 from fuseplan.errors import DeviceError
 from fuseplan.runtime import cuda, team
 from fuseplan.runtime.dispatch.binding import Binder
+from fuseplan.runtime.dispatch.failures import fail_host
 from fuseplan.runtime.dispatch.layout import THREAD_ALIGN, Frame, Step
+from fuseplan.runtime.dispatch.maps import encode
 from fuseplan.runtime.launch import LaunchKind, PatchKind
 
 _ALIGN = 64
@@ -31,6 +33,7 @@ class _Task(ctypes.Structure):
 
 
 _HostFunction = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_Task))
+_LibraryCall = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class _Call:
@@ -50,7 +53,7 @@ class _Call:
             self.keep.append(keep)
         self.workspace, keep = binder.resolve_workspace(workspace)
         self.keep.append(keep)
-        self.memory, self.base = _new_frame(dispatcher.frame.image)
+        self.maps = dispatcher.encode_maps(self)
 
 
 def _new_frame(image: bytes) -> tuple[Any, int]:
@@ -72,7 +75,10 @@ class Dispatcher:
     def __init__(self, binder: Binder, frame: Frame) -> None:
         self.binder, self.frame = binder, frame
         self.on_gpu = binder.program.device_kind == "cuda"
-        self.functions = {s.function: _HostFunction(s.function) for s in frame.steps if s.kind == LaunchKind.HOST}
+        of_kind: dict[LaunchKind, Any] = {LaunchKind.HOST: _HostFunction, LaunchKind.LIBRARY: _LibraryCall}
+        self.functions = {s.function: of_kind[s.kind](s.function) for s in frame.steps if s.kind in of_kind}
+        self.num_encodes = 0
+        self._encoded: list[tuple[int, int, bytes] | None] = [None] * len(frame.maps)
 
     def execute(self, pack: object, workspace: object, stream: int, /) -> None:
         """Check all buffers, then run."""
@@ -84,11 +90,25 @@ class Dispatcher:
         number = _stream_number(stream)
         return Bound(self, _Call(self, pack, workspace), number)
 
+    def encode_maps(self, call: _Call) -> list[tuple[bytes, int]]:
+        """Each tensor map, and whether its buffers are swapped; encoded again for another address only."""
+        made = []
+        for number, form in enumerate(self.frame.maps):
+            address, other = _address(*form.first, call), 0
+            if form.second[0] != -2:
+                other = _address(*form.second, call)
+            last = self._encoded[number]
+            if last is None or last[:2] != (address, other):
+                last = self._encoded[number] = (address, other, encode(form, address, other))
+                self.num_encodes += 1
+            made.append((last[2], int(other < address)))
+        return made
+
     def run(self, call: _Call, stream: int) -> None:
         """Patch a copy of the blocks and run all steps."""
         memory, base = _new_frame(self.frame.image)
         for step in self.frame.steps:
-            if step.kind in (LaunchKind.HOST, LaunchKind.CUDA):
+            if step.kind in (LaunchKind.HOST, LaunchKind.CUDA, LaunchKind.LIBRARY):
                 self._patch(step, call, base)
         around: Any = contextlib.nullcontext()
         if self.frame.uses_driver:
@@ -99,25 +119,37 @@ class Dispatcher:
         del memory
 
     def _patch(self, step: Step, call: _Call, base: int) -> None:
-        for kind, offset, slot, addend, size in step.patches:
+        for kind, offset, slot, addend, size, number in step.patches:
             if kind == PatchKind.SCALAR:
                 ctypes.memmove(base + offset, call.addresses[slot] + addend, size)
+            elif kind == PatchKind.TENSOR_MAP:
+                data, is_swapped = call.maps[number]
+                ctypes.memmove(base + offset, data, len(data))
+                swap_offset = self.frame.maps[number].swap_offset
+                if swap_offset >= 0:
+                    ctypes.c_int32.from_address(base + swap_offset).value = is_swapped
             else:
-                ctypes.c_uint64.from_address(base + offset).value = _target(kind, slot, addend, call)
+                ctypes.c_uint64.from_address(base + offset).value = _address(slot, addend, call)
 
     def _run_host(self, step: Step, call: _Call, base: int) -> None:
         kernel, follows = self.functions[step.function], self.frame.follows_torch
         status = _run_kernel(kernel, base + step.block, step, call.workspace, follows_torch=follows)
         if status:
-            raise DeviceError(f"launch '{step.label}' failed with status {status}")
+            fail_host(status, step.label, None)
 
     def _run_step(self, step: Step, call: _Call, base: int, stream: int) -> None:
         if step.kind == LaunchKind.HOST:
             self._run_host(step, call, base)
             return
-        targets = tuple(_target(kind, slot, addend, call) for kind, _, slot, addend, _ in step.patches)
-        if step.kind == LaunchKind.PYTHON and step.call is not None:
-            step.call(targets, stream, call.workspace)
+        made: Any = step.call
+        if step.kind == LaunchKind.LIBRARY:
+            status = self.functions[step.function](base + step.block, stream)
+            if status:
+                fail_host(status, step.label, made)
+            return
+        targets = tuple(_address(slot, addend, call) for _, _, slot, addend, _, _ in step.patches)
+        if step.kind == LaunchKind.PYTHON:
+            made(targets, stream, call.workspace)
             return
         value, words = step.memset
         if step.kind == LaunchKind.MEMSET and not self.on_gpu:
@@ -128,7 +160,8 @@ class Dispatcher:
                 cuda.memset32(targets[0], value, words, stream)
             else:
                 c = step.config
-                cuda.launch(step.function, c[:3], c[3:6], c[6], stream, [base + offset for offset in step.params])
+                params = [base + offset for offset in step.params]
+                cuda.launch(step.function, c[:3], c[3:6], c[6], stream, params, step.attributes)
         except DeviceError as problem:
             head, _, rest = problem.wrong.partition(" failed with ")
             raise DeviceError(f"launch '{step.label}' failed with {rest or head}", fix=problem.fix) from problem
@@ -146,8 +179,8 @@ def _run_kernel(kernel: Any, block: int, step: Step, workspace: int, *, follows_
     return int(threads.fp_team_run(launch))
 
 
-def _target(kind: int, slot: int, addend: int, call: _Call) -> int:
-    return (call.workspace if kind == PatchKind.SCRATCH else call.addresses[slot]) + addend
+def _address(slot: int, addend: int, call: _Call) -> int:
+    return (call.workspace if slot < 0 else call.addresses[slot]) + addend
 
 
 class Bound:
