@@ -80,6 +80,8 @@ def test_sizes_are_within_limits(capsys: pytest.CaptureFixture[str]) -> None:
         print(f"\nfuseplan: {report.total_lines} lines; largest:")
         for kind, (size, where) in report.largest.items():
             print(f"  {kind}: {size} ({where})")
+        for layer, lines in report.layer_lines.items():
+            print(f"  {', '.join(name or 'root' for name in layer)}: {lines} lines")
         print(f"  exempt as tables: {len(report.exempt)}")
         for line in report.exempt:
             print(f"    {line}")
@@ -110,8 +112,14 @@ def test_sizes_over_the_limit_are_seen(tmp_path: Path, text: str, message: str) 
 
 
 def test_sizes_of_the_package_are_seen(tmp_path: Path) -> None:
-    plant(tmp_path, {f"ir/m{i}.py": "x = 1\n" * 399 for i in range(51)})
-    assert measure_sizes(tmp_path, ("fuseplan",)).violations == ["fuseplan: 20349 lines, the limit is under 20000"]
+    plant(tmp_path, {f"ir/m{i}.py": "x = 1\n" * 399 for i in range(14)})
+    assert measure_sizes(tmp_path, ("fuseplan",)).violations == [", runtime, ir: 5586 lines, the limit is under 5500"]
+
+
+def test_sizes_of_a_layer_without_a_budget_are_seen(tmp_path: Path) -> None:
+    plant(tmp_path, {"extra/m.py": "x = 1\n", "engines/other/m.py": "x = 1\n"})
+    found = measure_sizes(tmp_path, ("fuseplan",)).violations
+    assert found == ["engines/other: 1 lines, the limit is under 0", "extra: 1 lines, the limit is under 0"]
 
 
 def test_sizes_exempt_tables_are_counted(tmp_path: Path) -> None:
