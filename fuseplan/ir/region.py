@@ -31,12 +31,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
 from hashlib import sha256
 
 from fuseplan.dtypes import DType
 from fuseplan.ir.graph import Attrs, AttrValue, Graph
 from fuseplan.ir.serialize import canonical_key
+from fuseplan.runtime.forks import cached_property
 
 ANCHORS = frozenset({"matmul", "conv_fprop", "sdpa"})
 UNARY = frozenset("neg abs exp log log1p sqrt sin cos tan tanh erf floor ceil not_".split())
