@@ -12,6 +12,7 @@ from typing import Any
 
 from fuseplan.engines.registry import engines_for
 from fuseplan.errors import ArgumentError, DeviceError
+from fuseplan.runtime import team
 from fuseplan.runtime.device import Device, cpu_device, cuda_devices, device_of
 
 CPU_ORDINAL = -1
@@ -49,14 +50,17 @@ class Handle:
         backend_handle: an integer that stands for the handle; None once it is destroyed
         ordinal: CUDA device, -1 for the CPU; None for the current device
         stream: address of a CUDA stream; None for the default stream
+        num_threads: threads that plans made with it may use on the CPU; None: see `create_handle`
     """
 
-    __slots__ = ("_ordinal", "backend_handle", "stream")
+    __slots__ = ("_num_threads", "_ordinal", "backend_handle", "stream")
 
-    def __init__(self, backend_handle: int, ordinal: int | None = None, stream: int | None = None) -> None:
+    def __init__(self, backend_handle: int, ordinal: int | None = None, stream: int | None = None,
+                 num_threads: int | None = None) -> None:  # fmt: skip
         self.backend_handle: int | None = backend_handle
         self.stream: int | None = _address(stream or 0)
         self._ordinal = current_ordinal() if ordinal is None else ordinal
+        self._num_threads = _thread_count(num_threads, self._ordinal)
 
     @property
     def ordinal(self) -> int:
@@ -70,7 +74,13 @@ class Handle:
     @property
     def target(self) -> Device:
         """The device as the planner sees it."""
-        return device_at(self._ordinal)
+        device = device_at(self._ordinal)
+        return replace(device, num_threads=self._num_threads) if self._num_threads else device
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that a plan made with this handle may use on the CPU, the calling one among them; 1 on a GPU."""
+        return team.number(self._num_threads) if self._ordinal == CPU_ORDINAL else 1
 
     def __repr__(self) -> str:
         place = "cpu" if self._ordinal == CPU_ORDINAL else f"cuda:{self._ordinal}"
@@ -88,12 +98,15 @@ def ordinal_of(device: Device) -> int:
     return CPU_ORDINAL if device.kind == "cpu" else device.index
 
 
-def create_handle(device: str | None = None) -> Handle:
+def create_handle(device: str | None = None, num_threads: int | None = None) -> Handle:
     """A handle on the default stream. Finds the engines of its device, so that the first plan does not wait for that.
 
     Args:
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``; None is the current CUDA device, without one the CPU
+        num_threads: threads that plans may use on the CPU; without it the first of these that is there says how
+            many: FUSEPLAN_NUM_THREADS, OMP_NUM_THREADS, PyTorch's setting, the cores of this process
     Raises:
+        ArgumentError: a number of threads that is none, or one for a GPU
         DeviceError: there is no such device
     """
     ordinal = None
@@ -101,9 +114,25 @@ def create_handle(device: str | None = None) -> Handle:
         if not isinstance(device, str):
             raise ArgumentError(f"device must be a str, not {device!r}", fix='pass "cpu", "cuda" or "cuda:1"')
         ordinal = ordinal_of(device_of(device))
-    made = Handle(next(_serials), ordinal)
+    made = Handle(next(_serials), ordinal, num_threads=num_threads)
     engines_for(made.target.kind)
     return made
+
+
+def _thread_count(number: object, ordinal: int) -> int:
+    """The number of threads a handle was asked for, 0 if it was not. Raises ArgumentError."""
+    if number is None:
+        return 0
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= team.MOST_THREADS:
+        raise ArgumentError(
+            f"num_threads must be an int from 1 to {team.MOST_THREADS}, not {number!r}",
+            fix="leave it out for all cores",
+        )
+    if ordinal != CPU_ORDINAL:
+        raise ArgumentError(
+            f"num_threads={number} is for the CPU, the handle is for cuda:{ordinal}", fix="leave it out"
+        )
+    return number
 
 
 def destroy_handle(handle: Handle) -> None:

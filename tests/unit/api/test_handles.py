@@ -162,3 +162,22 @@ def test_frontend_knobs_start_at_a_thousand() -> None:
     assert cudnn.FRONTEND_KNOB_TYPE_BASE == 1000
     assert cudnn.is_frontend_knob_type(cudnn.knob_type.SPLIT_KV)
     assert not cudnn.is_frontend_knob_type(cudnn.knob_type.TILE_M)
+
+
+def test_threads_of_a_handle_go_into_its_plans() -> None:
+    handle = cudnn.create_handle(device="cpu", num_threads=3)
+    assert handle.num_threads == handle.target.num_threads == 3
+    unset = cudnn.create_handle("cpu")
+    assert unset.target.num_threads == 0 and unset.num_threads >= 1
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 257, 1.5, True, "2"], ids=str)
+def test_wrong_number_of_threads_is_an_argument_error(wrong: object) -> None:
+    with pytest.raises(TypeError, match="num_threads must be an int from 1 to 256"):
+        cudnn.create_handle("cpu", num_threads=wrong)  # type: ignore[arg-type]
+
+
+def test_threads_are_for_the_cpu(gpu: Device) -> None:
+    with pytest.raises(TypeError, match="num_threads=2 is for the CPU"):
+        cudnn.create_handle("cuda", num_threads=2)
+    assert cudnn.create_handle("cuda").num_threads == 1
