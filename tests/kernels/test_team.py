@@ -95,6 +95,7 @@ def test_no_memory_of_threads_beyond_the_workspace() -> None:
     for tasks in (
         replace(launch.tasks, max_threads=4), replace(launch.tasks, scratch_at=-1),
         replace(launch.tasks, max_threads=0), replace(launch.tasks, thread_bytes=1 << 40), Tasks(0),
+        replace(launch.tasks, thread_bytes=-64), Tasks(2, float("nan")), Tasks(2, float("inf")), Tasks(2, -1.0),
     ):  # fmt: skip
         with pytest.raises(ArgumentError, match="task|threads"):
             dispatcher_of(replace(case.program, launches=(replace(launch, tasks=tasks),)))

@@ -21,6 +21,7 @@ from fuseplan.runtime.launch import (
 )
 
 _ALIGN = 64  # of each block: tensor maps ask for it
+_LONGEST_US = 1e15  # of a launch
 THREAD_ALIGN = 64  # of each thread's memory, wherever the workspace begins
 
 
@@ -192,10 +193,11 @@ def check_launch(program: Program, launch: Launch) -> None:
 
 
 def _check_tasks(program: Program, tasks: Tasks, what: str) -> None:
-    if not 1 <= tasks.count < 1 << 62:
-        raise ArgumentError(f"{what}: {tasks.count} tasks")
-    past = tasks.scratch_at + threads_bytes(tasks, max(1, tasks.max_threads))
-    if tasks.thread_bytes and not (tasks.max_threads > 0 and 0 <= tasks.scratch_at <= past <= program.workspace_bytes):
+    if not (1 <= tasks.count < 1 << 62 and 0 <= tasks.work_us < _LONGEST_US):
+        raise ArgumentError(f"{what}: {tasks.count} tasks of {tasks.work_us} us")
+    past, room = tasks.scratch_at + threads_bytes(tasks, max(1, tasks.max_threads)), program.workspace_bytes
+    room -= program.workspace_slack
+    if tasks.thread_bytes and not (tasks.max_threads > 0 and 0 <= tasks.scratch_at < past <= room):
         raise ArgumentError(
             f"{what}: {tasks.max_threads} threads with {tasks.thread_bytes} bytes each do not fit the workspace of "
             f"{program.workspace_bytes} bytes"
