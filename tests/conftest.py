@@ -12,8 +12,9 @@ _made: str = ""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the run a cache of its own; workers of pytest-xdist inherit it through the environment."""
+    """Give the run a cache of its own, and check the IR after every pass; what is started here inherits both."""
     global _made
+    os.environ["FUSEPLAN_VERIFY"] = "1"
     if not hasattr(config, "workerinput") and not os.environ.get("FUSEPLAN_CACHE_DIR"):
         _made = tempfile.mkdtemp(prefix="fuseplan-tests-")
         os.environ["FUSEPLAN_CACHE_DIR"] = _made

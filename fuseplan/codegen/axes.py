@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from fuseplan.ir.region import ANCHORS, Operand, Region, Role
+from fuseplan.ir.anchors import ANCHORS
+from fuseplan.ir.region import Operand, Region, Role
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from fuseplan.ir.region import Operand, Region, Role, Value
 
-_PREFIX = {Role.IN: "x", Role.SCALAR: "c", Role.OUT: "y"}
+_PREFIX = {Role.IN: "x", Role.SCALAR: "c", Role.OUT: "y", Role.INOUT: "y", Role.SCRATCH: "s"}
 
 
 class LineWriter:
@@ -50,8 +50,8 @@ class LineWriter:
 
 
 def operand_names(operands: Sequence[Operand]) -> tuple[str, ...]:
-    """x0, x1, ... for inputs, c0, ... for host scalars, y0, ... for outputs, each in launch order."""
-    counts = {"x": 0, "c": 0, "y": 0}
+    """In launch order: x0, ... for inputs, c0, ... for host scalars, y0, ... for outputs, s0, ... for scratch."""
+    counts = dict.fromkeys(_PREFIX.values(), 0)
     names = []
     for operand in operands:
         prefix = _PREFIX[operand.role]
@@ -72,10 +72,7 @@ def node_numbers(values: Sequence[Value]) -> tuple[int, ...]:
 def region_summary(region: Region) -> list[str]:
     """The region in canonical names, one line per operand and value, for the header of shown source."""
     names = operand_names(region.operands)
-    lines = [
-        f"{name}: {o.role.value} {o.dtype} dim {list(o.dim)} stride {list(o.stride)}"
-        for name, o in zip(names, region.operands, strict=True)
-    ]
+    lines = [f"{name}: {_shown(o, names)}" for name, o in zip(names, region.operands, strict=True)]
     numbers = node_numbers(region.values)
     for i, v in enumerate(region.values):
         args = [f"v{a}" for a in v.args] + [f"{key}={value}" for key, value in v.attrs]
@@ -83,5 +80,18 @@ def region_summary(region: Region) -> list[str]:
             args.append(names[region.operand_of[i]])
         where = f"  (node {numbers[i]})" if numbers[i] >= 0 else ""
         lines.append(f"v{i} = {v.op}({', '.join(args)}): {v.dtype} {list(v.dim)}{where}")
+        if v.body is not None:
+            lines += ["  " + line for line in region_summary(v.body)]
     lines += [f"{names[operand]} = v{value}" for value, operand in region.stores]
     return lines
+
+
+def _shown(o: Operand, names: Sequence[str]) -> str:
+    text = f"{o.role.value} {o.dtype} dim {list(o.dim)} stride {list(o.stride)}"
+    if o.offset:
+        text += f" from element {o.offset}"
+    if o.rows is not None:
+        text += f" sequences from {names[o.rows[0]]} times {o.rows[1]}"
+    if o.init is not None:
+        text += f" starting at {o.init}"
+    return text + (f", stores joined by {o.combine}" if o.combine else "")

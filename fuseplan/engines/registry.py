@@ -13,7 +13,6 @@ from importlib.metadata import EntryPoint, entry_points
 
 from fuseplan.engines.base import Engine
 from fuseplan.errors import EngineError
-from fuseplan.runtime import forks
 
 GROUP = "fuseplan.engines"
 
@@ -45,8 +44,7 @@ GENERAL = next(line.name for line in IN_TREE if line.is_general)
 
 @cache
 def _in_tree(name: str) -> Engine:
-    with forks.loading:
-        found: Engine = import_module(f"fuseplan.engines.{name}.engine").ENGINE
+    found: Engine = import_module(f"fuseplan.engines.{name}.engine").ENGINE
     return found
 
 
@@ -73,8 +71,7 @@ def _installed() -> tuple[Engine, ...]:
 
 def _loaded(point: EntryPoint) -> Engine:
     try:
-        with forks.loading:
-            engine: Engine = point.load()
+        engine: Engine = point.load()
     except Exception as e:  # whatever a foreign module raises while it is imported
         raise _unusable(point, f"{type(e).__name__}: {e}") from e
     missing = [m for m in (*Engine.__annotations__, *vars(Engine)) if m[0] != "_" and not hasattr(engine, m)]

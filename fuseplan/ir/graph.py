@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 
 from fuseplan.dtypes import DType
-from fuseplan.runtime.forks import cached_property
 
 AttrValue = bool | int | float | str | None | tuple["AttrValue", ...]
 Attrs = tuple[tuple[str, AttrValue], ...]
@@ -38,12 +38,26 @@ def span_elements(dim: Iterable[int], stride: Iterable[int]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Ragged:
+    """Where the sequences of a packed tensor start.
+
+    Args:
+        offsets: uid of the tensor that holds the batch entries' starts, one more than there are entries
+        multiplier: elements that an offset of 1 stands for
+    """
+
+    offsets: int
+    multiplier: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class TensorSpec:
     """One tensor of a frozen graph; dims and strides in elements.
 
     Args:
         value: value owned by the graph (tensor_scalar), else None
         is_constant: the value is baked into the plan
+        ragged: for a packed tensor, where its sequences start; dims are then the largest ones
     """
 
     uid: int
@@ -55,6 +69,7 @@ class TensorSpec:
     is_pass_by_value: bool = False
     value: bool | int | float | None = None
     is_constant: bool = False
+    ragged: Ragged | None = None
 
     @property
     def numel(self) -> int:
@@ -72,7 +87,14 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operation of a frozen graph; ports map to tensor uids in schema order."""
+    """One operation of a frozen graph; ports map to tensor uids in schema order.
+
+    Args:
+        inputs: a port that is a list stands there once per tensor, in order
+        body: a graph that the op applies inside (a score modifier). It shares uids with the graph around it: what it
+            reads from there are inputs of the node; its other inputs are what the op hands to it, its outputs
+            what it gives back
+    """
 
     index: int
     op: str
@@ -81,6 +103,7 @@ class Node:
     outputs: tuple[tuple[str, int], ...]
     attrs: Attrs
     compute: DType
+    body: Graph | None = None
 
     def attr(self, name: str) -> AttrValue:
         """The attribute's value. Raises KeyError if the node has none of this name."""
@@ -109,22 +132,48 @@ class Graph:
         """uid -> index of the node that makes it."""
         return {uid: n.index for n in self.nodes for _, uid in n.outputs}
 
+    def offsets_of(self, node: Node) -> tuple[int, ...]:
+        """uids of the starts of a node's packed tensors."""
+        tensors = self.tensors
+        found = [r.offsets for _, uid in (*node.inputs, *node.outputs) if (r := tensors[uid].ragged) is not None]
+        return tuple(dict.fromkeys(found))
+
+    @cached_property
+    def has_ragged(self) -> bool:
+        return any(t.ragged is not None for t in self.tensors.values())
+
+    def reads(self, node: Node) -> tuple[int, ...]:
+        """uids that a node reads: its inputs, and the starts of its packed tensors."""
+        inputs = tuple([uid for _, uid in node.inputs])
+        return (*inputs, *self.offsets_of(node)) if self.has_ragged else inputs
+
     @cached_property
     def consumers(self) -> dict[int, tuple[int, ...]]:
         """uid -> indices of the nodes that read it."""
         found: dict[int, list[int]] = {}
         for node in self.nodes:
-            for _, uid in node.inputs:
+            for uid in self.reads(node):
                 uses = found.setdefault(uid, [])
                 if not uses or uses[-1] != node.index:
                     uses.append(node.index)
         return {uid: tuple(uses) for uid, uses in found.items()}
 
     @cached_property
+    def live(self) -> list[bool]:
+        """For each node, whether a non-virtual tensor depends on it."""
+        found = [False] * len(self.nodes)
+        needed: set[int] = set()
+        for node in reversed(self.nodes):
+            if any(uid in needed or not self.tensors[uid].is_virtual for _, uid in node.outputs):
+                found[node.index] = True
+                needed.update(self.reads(node))
+        return found
+
+    @cached_property
     def input_uids(self) -> tuple[int, ...]:
         """Tensors that nodes read and no node makes, in order of first use; scalars owned by the graph included."""
         made = self.producers
-        seen = dict.fromkeys(uid for n in self.nodes for _, uid in n.inputs if uid not in made)
+        seen = dict.fromkeys(uid for n in self.nodes for uid in self.reads(n) if uid not in made)
         return tuple(seen)
 
     @cached_property
@@ -139,7 +188,7 @@ class Graph:
         made = {uid for n in nodes for _, uid in n.outputs}
         tensors: dict[int, TensorSpec] = {}
         for node in nodes:
-            for _, uid in (*node.inputs, *node.outputs):
+            for uid in (*self.reads(node), *[u for _, u in node.outputs]):
                 if uid not in tensors:
                     spec = self.tensors[uid]
                     if spec.is_virtual and (uid in shown or uid not in made):
@@ -161,6 +210,7 @@ class DraftTensor:
     is_pass_by_value: bool = False
     value: bool | int | float | None = None
     is_constant: bool = False
+    ragged: tuple[DraftTensor, int] | None = None  # starts, and elements that one stands for
 
     def need_dim(self) -> tuple[int, ...]:
         """The dims; inference guarantees them for every input of a node."""
@@ -170,7 +220,11 @@ class DraftTensor:
 
 @dataclass(slots=True, eq=False)
 class DraftNode:
-    """A node while a graph is being built. `inputs` and `outputs` hold only ports that are there."""
+    """A node while a graph is being built. `inputs`, `lists` and `outputs` hold only ports that are there.
+
+    Args:
+        lists: input ports that take several tensors
+    """
 
     op: str
     name: str
@@ -178,6 +232,12 @@ class DraftNode:
     outputs: dict[str, DraftTensor]
     attrs: dict[str, AttrValue] = field(default_factory=dict)
     compute: DType | None = None
+    lists: dict[str, list[DraftTensor]] = field(default_factory=dict)
+    body: Graph | None = None
+
+    def ports(self) -> list[tuple[str, DraftTensor]]:
+        """Every input with its port, a list port once per tensor."""
+        return [*self.inputs.items(), *((port, t) for port, tensors in self.lists.items() for t in tensors)]
 
 
 @dataclass(slots=True)
@@ -196,20 +256,26 @@ class GraphBuilder:
         tensors: dict[int, TensorSpec] = {}
         nodes: list[Node] = []
         for index, n in enumerate(self.nodes):
-            for t in (*n.inputs.values(), *n.outputs.values()):
+            ins = n.ports()
+            for t in (*(t for _, t in ins), *n.outputs.values()):
                 if t.uid not in tensors:
-                    assert t.dim is not None and t.stride is not None and t.dtype is not None, t.name
-                    tensors[t.uid] = TensorSpec(
-                        t.uid, t.name, t.dim, t.stride, t.dtype, t.is_virtual, t.is_pass_by_value, t.value,
-                        t.is_constant,
-                    )  # fmt: skip
+                    tensors[t.uid] = _frozen_spec(t)
+                if t.ragged is not None and t.ragged[0].uid not in tensors:
+                    tensors[t.ragged[0].uid] = _frozen_spec(t.ragged[0])
             assert n.compute is not None
             nodes.append(
                 Node(
-                    index, n.op, n.name,
-                    tuple((port, t.uid) for port, t in n.inputs.items()),
-                    tuple((port, t.uid) for port, t in n.outputs.items()),
-                    tuple(sorted(n.attrs.items())), n.compute,
+                    index, n.op, n.name, tuple([(port, t.uid) for port, t in ins]),
+                    tuple([(port, t.uid) for port, t in n.outputs.items()]),
+                    tuple(sorted(n.attrs.items())), n.compute, n.body,
                 )
             )  # fmt: skip
         return Graph(self.name, tensors, tuple(nodes), self.is_dynamic)
+
+
+def _frozen_spec(t: DraftTensor) -> TensorSpec:
+    assert t.dim is not None and t.stride is not None and t.dtype is not None, t.name
+    ragged = None if t.ragged is None else Ragged(t.ragged[0].uid, t.ragged[1])
+    return TensorSpec(
+        t.uid, t.name, t.dim, t.stride, t.dtype, t.is_virtual, t.is_pass_by_value, t.value, t.is_constant, ragged
+    )  # fmt: skip

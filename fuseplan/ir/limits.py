@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fuseplan.ir.anchors import ANCHORS
+from fuseplan.ir.region import ELEMENTWISE
+
+POINTWISE = ELEMENTWISE | {"const", "index"}
+ROWS = POINTWISE | {"reduce", "count"}
 
 
 @dataclass(frozen=True)
@@ -10,20 +17,42 @@ class FusionLimits:
     """What may become one region.
 
     Args:
-        families: node families it takes: pointwise, reduction, norm, matmul, conv, attention
+        ops: ops of values (`ir.region`) that it takes; loads always
+        anchors: how many anchors a region may hold
+        depth: how many of them may stand one behind another
+        in_front: ``anchor.argument`` -> ops of values that may stand in front of that argument; missing: none
         reuse_reduction: a reduction's result may be used again over the reduced axes in the same region
-        reduce_after_anchor: reduction modes that may close a region after an anchor (results not used again)
-        pointwise_before_anchor: pointwise nodes may feed an anchor in the same region
+        reduce_after_anchor: modes of reductions that may close a region after an anchor
+        reuse_after_anchor: the result of such a reduction may be used again in the same region
         mixed_reductions: reductions over different axes may share a region without an anchor
         max_nodes, max_operands: size of a region
-        whole_graph: take the whole graph as one region, whatever it holds
+        by_graph: the engine runs the nodes of `Region.graph` itself: it is offered the largest piece that it takes,
+            without values
     """
 
-    families: frozenset[str] = frozenset()
+    ops: frozenset[str] = frozenset()
+    anchors: int = 1
+    depth: int = 1
+    in_front: Mapping[str, frozenset[str]] = field(default_factory=dict)
     reuse_reduction: bool = False
     reduce_after_anchor: frozenset[str] = frozenset()
-    pointwise_before_anchor: bool = False
+    reuse_after_anchor: bool = False
     mixed_reductions: bool = False
     max_nodes: int = 64
     max_operands: int = 32
-    whole_graph: bool = False
+    by_graph: bool = False
+
+
+def everything() -> FusionLimits:
+    """Limits of an engine that takes all there is; what it cannot have together has no one iteration space."""
+    ops = ROWS | ANCHORS.keys() | {"pick", "concat"}
+    names = {a.name: [*(name for name, _ in a.arguments), *a.optional] for a in ANCHORS.values()}
+    arguments = [f"{anchor}.{name}" for anchor, known in names.items() for name in known]
+    return FusionLimits(
+        ops=ops, anchors=1000, depth=1000, in_front=dict.fromkeys(arguments, ops), reuse_reduction=True,
+        reduce_after_anchor=frozenset({"add", "mul", "max", "min"}), reuse_after_anchor=True, mixed_reductions=True,
+        max_nodes=10_000, max_operands=10_000,
+    )  # fmt: skip
+
+
+__all__ = ["FusionLimits", "POINTWISE", "ROWS", "everything"]

@@ -15,9 +15,13 @@ Ops of a value:
     add sub mul div max min mod pow eq ne gt ge lt le and_ or_      x, y
     select               mask, x, y: x where mask is not 0, else y
     reduce               x; attrs: mode (add, mul, max, min), axes
-    matmul               a [.., M, K], b [.., K, N]
-    conv_fprop           x [N, C, s..], w [K, C/g, f..]; attrs: pre_pad, post_pad, stride, dilation, flip
-    sdpa                 attention; only engines that take the graph slice run it
+    concat               x, y, ..; attrs: axis; only in front of an anchor (a stored one is several stores)
+    pick                 a result of an anchor with several; attrs: result, its name
+    <anchor>             see `ir.anchors`; attrs: ports where there are optional arguments, results where there are
+                         several, and those of the op: of a convolution pre_pad, post_pad, stride, dilation, flip
+
+Views: an operand is a window on a tensor's memory (offset, dims, strides), and one tensor may be read through
+several, so slices, transposes and the like are loads of their own.
 
 An axis is counted from 0 among the region's dims.
 
@@ -31,14 +35,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from hashlib import sha256
 
 from fuseplan.dtypes import DType
+from fuseplan.ir.anchors import ANCHORS
 from fuseplan.ir.graph import Attrs, AttrValue, Graph
 from fuseplan.ir.serialize import canonical_key
-from fuseplan.runtime.forks import cached_property
 
-ANCHORS = frozenset({"matmul", "conv_fprop", "sdpa"})
 UNARY = frozenset("neg abs exp log log1p sqrt sin cos tan tanh erf floor ceil not_".split())
 BINARY = frozenset("add sub mul div max min mod pow eq ne gt ge lt le and_ or_".split())
 ELEMENTWISE = UNARY | BINARY | {"select", "cast"}
@@ -49,7 +53,14 @@ class Role(Enum):
 
     IN = "in"
     OUT = "out"
+    INOUT = "inout"  # what was there before the call matters, and some of it is written
     SCALAR = "scalar"  # host scalar, read at call time
+    SCRATCH = "scratch"  # private memory of the kernel; nothing is kept in it between calls
+
+    @property
+    def is_written(self) -> bool:
+        """Whether stores may go there."""
+        return self in (Role.OUT, Role.INOUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,8 @@ class Value:
     Args:
         args: indices of earlier values of the region
         node: index in the source graph of the node it is a part of, -1 for inputs
+        body: of an anchor, what it applies inside (a score modifier): its operands are first what the anchor hands to
+            it, then the anchor's arguments at port ``mod``, in order; its stores are what it gives back
     """
 
     op: str
@@ -68,12 +81,19 @@ class Value:
     compute: DType
     attrs: Attrs = ()
     node: int = -1
+    body: Region | None = None
 
     def attr(self, name: str) -> AttrValue:
         for key, value in self.attrs:
             if key == name:
                 return value
         raise KeyError(name)
+
+    @property
+    def ports(self) -> tuple[str, ...]:
+        """Name of each argument of an anchor; a list port stands there once per argument."""
+        given: tuple[str, ...] = next((v for k, v in self.attrs if k == "ports"), ())  # type: ignore[misc]
+        return ANCHORS[self.op].argument_names(given)
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -93,13 +113,26 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One kernel parameter, in launch order; dims have the region's rank, strides are in elements."""
+    """One kernel parameter, in launch order; dims have the region's rank, strides are in elements.
+
+    Args:
+        uid: tensor whose memory it is a window on; several operands may have the same
+        offset: where the window starts, in elements
+        rows: for a packed tensor, (operand with the starts of its sequences, elements that a start of 1 stands for)
+        init: value that every element must have before the first store, None if it does not matter
+        combine: how a store joins what is there (add, max, min); empty if it takes its place. With it, extents of
+            the stored value that the operand lacks are folded
+    """
 
     uid: int
     dim: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: DType
     role: Role
+    offset: int = 0
+    rows: tuple[int, int] | None = None
+    init: float | int | None = None
+    combine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +158,6 @@ class Region:
         loads: (value, operand) for each value whose op is load
         stores: (value, operand) for each stored value
         cost: work of the piece
-        reason: why the region starts where it does (for explain); empty for the first
 
     Where `graph.is_dynamic`, an engine makes no choice by extents other than 1, so that all extents share a kernel.
     """
@@ -136,7 +168,6 @@ class Region:
     loads: tuple[tuple[int, int], ...]
     stores: tuple[tuple[int, int], ...]
     cost: Cost = Cost()
-    reason: str = ""
 
     @cached_property
     def operand_of(self) -> dict[int, int]:
@@ -162,13 +193,23 @@ class Region:
         return tuple(i for i, v in enumerate(self.values) if v.op == "reduce")
 
     @cached_property
+    def prologue(self) -> frozenset[int]:
+        """Values that reach a store only through an anchor or a `concat`: those fix the iteration, not these."""
+        found: set[int] = set()
+        stored = {v for v, _ in self.stores}
+        for i in range(len(self.values) - 1, -1, -1):
+            through = (self.values[u].op in ANCHORS or self.values[u].op == "concat" for u in self.users[i])
+            if i not in stored and all(u in found or t for u, t in zip(self.users[i], through, strict=True)):
+                found.add(i)
+        return frozenset(found)
+
+    @cached_property
     def domain(self) -> tuple[int, ...]:
-        """Iteration dims: the broadcast of all values but the inputs of anchors."""
-        skip = {a for i in self.anchors for a in self.values[i].args}
+        """Iteration dims: the broadcast of all values but those of the prologue."""
         rank = max((len(v.dim) for v in self.values), default=0)
         dims = [1] * rank
         for i, v in enumerate(self.values):
-            if i not in skip:
+            if i not in self.prologue:
                 for axis, extent in enumerate(v.dim, rank - len(v.dim)):
                     dims[axis] = max(dims[axis], extent)
         return tuple(dims)
@@ -189,14 +230,32 @@ class Region:
         if not self.values:
             return (canonical_key(self.graph),)
         return (
-            tuple((v.op, v.args, v.dim, v.dtype.name, v.compute.name, v.attrs) for v in self.values),
-            tuple((o.dim, o.stride, o.dtype.name, o.role.value) for o in self.operands),
+            tuple(
+                (v.op, v.args, v.dim, v.dtype.name, v.compute.name, v.attrs, v.body and v.body.structure)
+                for v in self.values
+            ),
+            tuple(_facts(o) for o in self.operands),
+            self._shared_memory,
             self.loads,
             self.stores,
             self.graph.is_dynamic,
         )
 
+    @property
+    def _shared_memory(self) -> tuple[int, ...]:
+        """For each operand the first one of the same tensor, where any two are of one."""
+        first: dict[int, int] = {}
+        found = tuple(first.setdefault(o.uid, k) for k, o in enumerate(self.operands))
+        return found if len(first) < len(found) else ()
+
     @cached_property
     def key(self) -> str:
         """Hex digest of `structure`: equal kernels have equal keys."""
         return sha256(repr(self.structure).encode()).hexdigest()
+
+
+def _facts(o: Operand) -> tuple[object, ...]:
+    """What a kernel bakes in of an operand."""
+    plain = (o.dim, o.stride, o.dtype.name, o.role.value)
+    more = (o.offset, o.rows, o.init, o.combine)
+    return (*plain, *more) if more != (0, None, None, "") else plain

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from fuseplan.dtypes import dtype_of
 from fuseplan.errors import PlanFileError
-from fuseplan.ir.graph import Graph, Node, TensorSpec
+from fuseplan.ir.graph import Graph, Node, Ragged, TensorSpec
 
 FORMAT = "fuseplan-graph"
 VERSION = 2
@@ -23,14 +23,8 @@ def graph_to_json(graph: Graph) -> dict[str, Any]:
         "name": graph.name,
         "is_dynamic": graph.is_dynamic,
         "tensors": [_tensor_to_json(t) for t in graph.tensors.values()],
-        "nodes": [
-            {
-                "op": n.op, "name": n.name, "compute": n.compute.name, "inputs": dict(n.inputs),
-                "outputs": dict(n.outputs), "attrs": {k: _plain(v) for k, v in n.attrs},
-            }
-            for n in graph.nodes
-        ],
-    }  # fmt: skip
+        "nodes": [_node_to_json(n) for n in graph.nodes],
+    }
 
 
 def graph_from_json(data: Any) -> Graph:
@@ -51,14 +45,10 @@ def graph_from_json(data: Any) -> Graph:
         tensors = {t.uid: t for t in specs}
         if len(tensors) != len(specs):
             raise ValueError("two tensors have the same uid")
-        nodes = tuple(
-            Node(
-                i, typed(n["op"], str), typed(n["name"], str),
-                _ports(n["inputs"], tensors), _ports(n["outputs"], tensors),
-                tuple(sorted((k, _frozen(v)) for k, v in n["attrs"].items())), dtype_of(n["compute"]),
-            )
-            for i, n in enumerate(data["nodes"])
-        )  # fmt: skip
+        for t in specs:
+            if t.ragged is not None and t.ragged.offsets not in tensors:
+                raise ValueError(f"sequences of tensor {t.name!r} start at uid {t.ragged.offsets}, which has no tensor")
+        nodes = tuple(_node_from_json(i, n, tensors) for i, n in enumerate(data["nodes"]))
         return Graph(typed(data["name"], str), tensors, nodes, bool(data.get("is_dynamic", False)))
     except (KeyError, TypeError, AttributeError, ValueError) as e:
         raise PlanFileError(f"the graph JSON is damaged: {type(e).__name__} {e}", fix="write the graph again") from e
@@ -79,16 +69,21 @@ def loads(text: str) -> Graph:
 
 def canonical_key(graph: Graph) -> str:
     """Hex digest that graphs share when they differ in uids and names only."""
-    number: dict[int, int] = {}
+    return sha256(repr(_canonical(graph, {})).encode()).hexdigest()
+
+
+def _canonical(graph: Graph, number: dict[int, int]) -> tuple[object, ...]:
+    """What a graph computes, tensors by number in order of first use; numbers of the graph around it are kept."""
     for n in graph.nodes:
-        for _, uid in (*n.inputs, *n.outputs):
+        for uid in (*graph.reads(n), *[u for _, u in n.outputs]):
             number.setdefault(uid, len(number))
-    tensors = [(number[t.uid], *_facts(t)) for t in graph.tensors.values() if t.uid in number]
-    nodes = [
-        (n.op, n.compute.name, n.attrs, [(p, number[u]) for p, u in n.inputs], [(p, number[u]) for p, u in n.outputs])
-        for n in graph.nodes
-    ]
-    return sha256(repr((sorted(tensors), nodes, graph.is_dynamic)).encode()).hexdigest()
+    tensors = [(number[t.uid], *_facts(t, number)) for t in graph.tensors.values() if t.uid in number]
+    nodes = []
+    for n in graph.nodes:
+        inputs, outputs = ([(p, number[u]) for p, u in ports] for ports in (n.inputs, n.outputs))
+        body = n.body and _canonical(n.body, dict(number))
+        nodes.append((n.op, n.compute.name, n.attrs, inputs, outputs, body))
+    return (sorted(tensors), nodes, graph.is_dynamic)
 
 
 def structure_key(graph: Graph, *, is_canonical: bool = False) -> str:
@@ -99,23 +94,68 @@ def structure_key(graph: Graph, *, is_canonical: bool = False) -> str:
     """
     data = graph_to_json(graph)
     number = {t["uid"]: i for i, t in enumerate(data["tensors"])} if is_canonical else {}
+    return sha256(repr(_without_extents(data, number, is_canonical)).encode()).hexdigest()
+
+
+def _without_extents(data: dict[str, Any], number: dict[int, int], is_canonical: bool) -> dict[str, Any]:
     for tensor in data["tensors"]:
         stride = tensor.pop("stride")
         tensor["order"] = sorted(range(len(stride)), key=lambda i: (stride[i], -i))
         tensor["rank"] = len(tensor.pop("dim"))
         tensor["uid"] = number.get(tensor["uid"], tensor["uid"])
+        if "ragged" in tensor:
+            tensor["ragged"][0] = number.get(tensor["ragged"][0], tensor["ragged"][0])
     for node in data["nodes"]:
         for side in ("inputs", "outputs"):
-            node[side] = {port: number.get(uid, uid) for port, uid in node[side].items()}
+            node[side] = {port: _renumbered(uid, number) for port, uid in node[side].items()}
+        if "body" in node:
+            inside = dict(number)
+            for t in node["body"]["tensors"] if is_canonical else ():
+                inside.setdefault(t["uid"], len(inside))
+            node["body"] = _without_extents(node["body"], inside, is_canonical)
     if is_canonical:
         for part in (data, *data["tensors"], *data["nodes"]):
             del part["name"]
-    return sha256(repr(data).encode()).hexdigest()
+    return data
 
 
-def _facts(t: TensorSpec) -> tuple[object, ...]:
+def _renumbered(uid: Any, number: dict[int, int]) -> Any:
+    return [number.get(u, u) for u in uid] if isinstance(uid, list) else number.get(uid, uid)
+
+
+def _facts(t: TensorSpec, number: dict[int, int]) -> tuple[object, ...]:
     value = repr(t.value) if t.is_constant else ""
-    return (t.dim, t.stride, t.dtype.name, t.is_virtual, t.is_pass_by_value, t.value is not None, value)
+    ragged = None if t.ragged is None else (number[t.ragged.offsets], t.ragged.multiplier)
+    return (t.dim, t.stride, t.dtype.name, t.is_virtual, t.is_pass_by_value, t.value is not None, value, ragged)
+
+
+def _node_to_json(n: Node) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "op": n.op, "name": n.name, "compute": n.compute.name, "inputs": _by_port(n.inputs),
+        "outputs": _by_port(n.outputs), "attrs": {k: _plain(v) for k, v in n.attrs},
+    }  # fmt: skip
+    if n.body is not None:
+        made["body"] = graph_to_json(n.body)
+    return made
+
+
+def _by_port(ports: tuple[tuple[str, int], ...]) -> dict[str, Any]:
+    """port -> uid, or the list of uids of a port that stands there several times."""
+    made: dict[str, Any] = {}
+    for port, uid in ports:
+        if port not in made:
+            made[port] = uid
+        else:
+            made[port] = [*(made[port] if isinstance(made[port], list) else [made[port]]), uid]
+    return made
+
+
+def _node_from_json(index: int, n: dict[str, Any], tensors: dict[int, TensorSpec]) -> Node:
+    return Node(
+        index, typed(n["op"], str), typed(n["name"], str), _ports(n["inputs"], tensors), _ports(n["outputs"], tensors),
+        tuple(sorted((k, _frozen(v)) for k, v in n["attrs"].items())), dtype_of(n["compute"]),
+        graph_from_json(n["body"]) if "body" in n else None,
+    )  # fmt: skip
 
 
 def _tensor_to_json(t: TensorSpec) -> dict[str, Any]:
@@ -125,6 +165,8 @@ def _tensor_to_json(t: TensorSpec) -> dict[str, Any]:
     }  # fmt: skip
     if t.value is not None:
         made["value"], made["is_constant"] = _plain(t.value), t.is_constant
+    if t.ragged is not None:
+        made["ragged"] = [t.ragged.offsets, t.ragged.multiplier]
     return made
 
 
@@ -140,12 +182,22 @@ def _tensor_from_json(t: dict[str, Any]) -> TensorSpec:
     return TensorSpec(
         typed(t["uid"], int), typed(t["name"], str), dim, stride, dtype_of(t["dtype"]),
         typed(t["is_virtual"], bool), typed(t["is_pass_by_value"], bool), value,
-        typed(t.get("is_constant", False), bool),
+        typed(t.get("is_constant", False), bool), _ragged(t),
     )  # fmt: skip
 
 
+def _ragged(t: dict[str, Any]) -> Ragged | None:
+    if "ragged" not in t:
+        return None
+    offsets, multiplier = (typed(e, int) for e in typed(t["ragged"], list))
+    if multiplier < 1:
+        raise ValueError(f"tensor {t['name']!r} has the ragged multiplier {multiplier}")
+    return Ragged(offsets, multiplier)
+
+
 def _ports(data: dict[str, Any], tensors: dict[int, TensorSpec]) -> tuple[tuple[str, int], ...]:
-    ports = tuple((p, typed(u, int)) for p, u in data.items())
+    lists = ((p, u if isinstance(u, list) else [u]) for p, u in data.items())
+    ports = tuple((p, typed(uid, int)) for p, uids in lists for uid in uids)
     for _, uid in ports:
         if uid not in tensors:
             raise ValueError(f"uid {uid} has no tensor")

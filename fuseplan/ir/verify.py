@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from fuseplan.errors import InvalidGraphError
-from fuseplan.ir.graph import Graph
-from fuseplan.ir.region import ANCHORS, BINARY, UNARY, Region, Role
+from collections.abc import Callable, Sequence
 
-_NUM_ARGS = {
-    "load": 0, "const": 0, "index": 0, "count": 1, "cast": 1, "select": 3, "reduce": 1, "matmul": 2, "conv_fprop": 2,
-}  # fmt: skip
+from fuseplan.dtypes import BOOLEAN, DType
+from fuseplan.errors import InvalidGraphError
+from fuseplan.ir.anchors import ANCHORS
+from fuseplan.ir.graph import Graph
+from fuseplan.ir.region import BINARY, ELEMENTWISE, UNARY, Operand, Region, Role, Value
+
+Args = tuple[Value, ...]
+Rule = Callable[[Value, Args], str]  # what is wrong with a value that has these arguments, or ""
 
 
 def verify_graph(graph: Graph) -> None:
@@ -23,37 +26,218 @@ def verify_graph(graph: Graph) -> None:
             if graph.producers.get(uid, -1) >= position:
                 name = graph.tensors[uid].name
                 raise InvalidGraphError(f"node {node.name!r}: input {name!r} is made by a later node")
+        for uid in graph.offsets_of(node):
+            if uid not in graph.tensors:
+                raise InvalidGraphError(f"node {node.name!r}: sequences start at uid {uid}, which does not exist")
+        if node.body is not None:
+            _verify_body(node.name, node.body, {uid for _, uid in node.inputs})
         for _, uid in node.outputs:
             if uid in made:
                 raise InvalidGraphError(f"tensor {graph.tensors[uid].name!r} is made by two nodes")
             made.add(uid)
     for spec in graph.tensors.values():
+        if spec.ragged is not None and spec.ragged.multiplier < 1:
+            raise InvalidGraphError(f"tensor {spec.name!r} has the ragged multiplier {spec.ragged.multiplier}")
         if len(spec.dim) != len(spec.stride) or any(d < 1 for d in spec.dim):
             raise InvalidGraphError(f"tensor {spec.name!r} has dims {spec.dim} and strides {spec.stride}")
 
 
+def _verify_body(name: str, body: Graph, given: set[int]) -> None:
+    verify_graph(body)
+    if not set(body.input_uids) - given:
+        raise InvalidGraphError(f"node {name!r}: its body reads nothing that the op hands to it")
+    if not body.output_uids:
+        raise InvalidGraphError(f"node {name!r}: its body gives nothing back")
+
+
+def _elementwise(v: Value, args: Args) -> str:
+    count = 1 if v.op in UNARY or v.op == "cast" else 2 if v.op in BINARY else 3
+    if len(args) != count:
+        return f"{len(args)} arguments, it takes {count}"
+    wrong = next((a.dim for a in args if not _broadcasts(a.dim, v.dim)), None)
+    return "" if wrong is None else f"argument dims {list(wrong)} do not broadcast to {list(v.dim)}"
+
+
+def _without_arguments(v: Value, args: Args) -> str:
+    return f"{len(args)} arguments, it takes none" if args else ""
+
+
+def _load(v: Value, args: Args) -> str:
+    return _without_arguments(v, args) or ("" if v.compute is v.dtype else f"computed in {v.compute}")
+
+
+def _const(v: Value, args: Args) -> str:
+    return _without_arguments(v, args) or ("" if set(v.dim) <= {1} else "a constant has one element")
+
+
+def _index(v: Value, args: Args) -> str:
+    return _without_arguments(v, args) or _axes_gap(v, (v.axis,))
+
+
+def _count(v: Value, args: Args) -> str:
+    if len(args) != 1:
+        return f"{len(args)} arguments, it takes 1"
+    return _axes_gap(v, v.axes) or ("" if set(v.dim) <= {1} else "a count has one element")
+
+
+def _reduce(v: Value, args: Args) -> str:
+    if len(args) != 1:
+        return f"{len(args)} arguments, it takes 1"
+    if reason := _axes_gap(v, v.axes):
+        return reason
+    if v.mode not in ("add", "mul", "max", "min"):
+        return f"mode {v.mode!r}"
+    want = tuple(1 if a in v.axes else d for a, d in enumerate(args[0].dim))
+    return "" if v.dim == want else f"argument dims {list(args[0].dim)} over axes {v.axes} give {list(want)}"
+
+
+def _concat(v: Value, args: Args) -> str:
+    if not args or (reason := _axes_gap(v, (v.axis,))):
+        return reason if args else "no arguments"
+    total = sum(a.dim[v.axis] for a in args)
+    for a in args:
+        if a.dim[: v.axis] + (total,) + a.dim[v.axis + 1 :] != v.dim or a.dtype is not v.dtype:
+            return f"{a.dtype}{list(a.dim)} is no part of it along axis {v.axis}"
+    return ""
+
+
+def _pick(v: Value, args: Args) -> str:
+    if len(args) != 1 or args[0].op not in ANCHORS or not ANCHORS[args[0].op].has_many_results:
+        return "it reads no anchor with several results"
+    held = args[0].attr("results")
+    if v.attr("result") not in held:  # type: ignore[operator]
+        return f"the anchor has no result {v.attr('result')!r}, only {held}"
+    return ""
+
+
+def _anchor(v: Value, args: Args) -> str:
+    anchor = ANCHORS[v.op]
+    ports = v.ports
+    names = [name for name, _ in anchor.arguments]
+    if len(ports) != len(args) or tuple(p for p in ports if p in names) != tuple(names):
+        return f"its arguments are {list(ports)}, it takes {names} and of {list(anchor.optional)}"
+    if unknown := [p for p in ports if p not in names and p not in anchor.optional]:
+        return f"it takes no argument {unknown[0]!r}"
+    if v.compute is BOOLEAN:
+        return "computed in BOOLEAN, which has no sum of products"
+    results = {} if anchor.has_many_results else {anchor.results[0][0]: v.dim}
+    given = {p: a.dim for p, a in zip(ports, args, strict=True)}
+    return anchor.check(given, results, dict(v.attrs)) or _body_gap(v, args)
+
+
+def _body_gap(v: Value, args: Args) -> str:
+    outer = [a for p, a in zip(v.ports, args, strict=True) if p == "mod"]
+    if v.body is None:
+        return "it has tensors for a body and no body" if outer else ""
+    held = [o for o in v.body.operands if o.role in (Role.IN, Role.SCALAR)]
+    if len(held) <= len(outer):
+        return f"its body reads {len(held)} operands, {len(outer)} of them from outside"
+    for o, a in zip(held[len(held) - len(outer) :], outer, strict=True):
+        if o.dtype is not a.dtype:
+            return f"its body reads {o.dtype} where it is given {a.dtype}"
+    return ""
+
+
+def _axes_gap(v: Value, axes: Sequence[int]) -> str:
+    rank = len(v.dim)
+    return f"axes {tuple(axes)} in a region of rank {rank}" if any(not 0 <= a < rank for a in axes) else ""
+
+
+def _broadcasts(dim: Sequence[int], to: Sequence[int]) -> bool:
+    return len(dim) == len(to) and all(d in (1, t) for d, t in zip(dim, to, strict=True))
+
+
+RULES: dict[str, Rule] = {  # table: every op of a value
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(ANCHORS, _anchor),
+    "load": _load, "const": _const, "index": _index, "count": _count, "reduce": _reduce, "concat": _concat,
+    "pick": _pick,
+}  # fmt: skip
+
+
 def verify_region(region: Region) -> None:
     """Raises InvalidGraphError naming the first value or operand that breaks a rule of the IR."""
-    rank = len(region.domain)
-    loads = region.operand_of
-    for i, v in enumerate(region.values):
-        if v.op not in _NUM_ARGS.keys() | UNARY | BINARY | ANCHORS:
-            raise InvalidGraphError(f"value v{i}: unknown op {v.op!r}")
-        expected = 1 if v.op in UNARY else 2 if v.op in BINARY else _NUM_ARGS.get(v.op, len(v.args))
-        if len(v.args) != expected or any(not 0 <= a < i for a in v.args):
-            raise InvalidGraphError(f"value v{i} ({v.op}): arguments {v.args}")
-        if len(v.dim) != rank:
-            raise InvalidGraphError(f"value v{i} ({v.op}): dims {v.dim} in a region of rank {rank}")
-        if (v.op == "load") != (i in loads):
-            raise InvalidGraphError(f"value v{i} ({v.op}): a load names exactly one operand")
-        axes = v.axes if v.op in ("reduce", "count") else (v.axis,) if v.op == "index" else ()
-        if any(not 0 <= a < rank for a in axes):
-            raise InvalidGraphError(f"value v{i} ({v.op}): axes {axes} in a region of rank {rank}")
-    for i, k in (*region.loads, *region.stores):
+    _verify_values(region)
+    for v in region.values:
+        if v.body is not None:
+            verify_region(v.body)
+    _verify_space(region)
+    for k, o in enumerate(region.operands):
+        if reason := _operand_gap(region, o):
+            raise InvalidGraphError(f"operand {k} ({o.role.value}): {reason}")
+    for i, k in region.loads:
         v, o = region.values[i], region.operands[k]
         if o.dim != v.dim or o.dtype is not v.dtype:
             raise InvalidGraphError(f"operand {k} is {o.dtype}{o.dim}, value v{i} is {v.dtype}{v.dim}")
-    stored = [k for _, k in region.stores]
-    outs = [k for k, o in enumerate(region.operands) if o.role is Role.OUT]
-    if sorted(stored) != outs or not stored:
-        raise InvalidGraphError(f"stores go to operands {stored}, outputs are {outs}")
+    _verify_stores(region)
+
+
+def _verify_values(region: Region) -> None:
+    values, loads = region.values, region.operand_of
+    rank = len(values[0].dim) if values else 0
+    for i, v in enumerate(values):
+        where = f"value v{i} ({v.op})"
+        rule = RULES.get(v.op)
+        if rule is None:
+            raise InvalidGraphError(f"value v{i}: unknown op {v.op!r}")
+        if any(not 0 <= a < i for a in v.args):
+            raise InvalidGraphError(f"{where}: arguments {v.args}")
+        if len(v.dim) != rank or any(d < 1 for d in v.dim):
+            raise InvalidGraphError(f"{where}: dims {v.dim} in a region of rank {rank}")
+        if not isinstance(v.dtype, DType) or not isinstance(v.compute, DType):
+            raise InvalidGraphError(f"{where}: types {v.dtype!r} and {v.compute!r}")
+        if (v.op == "load") != (i in loads):
+            raise InvalidGraphError(f"{where}: a load names exactly one operand")
+        many = [a for a in v.args if values[a].op in ANCHORS and ANCHORS[values[a].op].has_many_results]
+        if many and v.op != "pick":
+            raise InvalidGraphError(f"{where}: reads v{many[0]}, whose results only `pick` reads")
+        if reason := rule(v, tuple([values[a] for a in v.args])):
+            raise InvalidGraphError(f"{where}: {reason}")
+
+
+def _verify_space(region: Region) -> None:
+    """All values but those in front of an anchor walk one space; what follows an anchor with many results may not."""
+    free: set[int] = set(region.prologue)
+    for i, v in enumerate(region.values):
+        if (v.op in ANCHORS and ANCHORS[v.op].has_many_results) or any(
+            a in free and a not in region.prologue for a in v.args
+        ):
+            free.add(i)
+        if i not in free and not _broadcasts(v.dim, region.domain):
+            raise InvalidGraphError(f"value v{i} ({v.op}): dims {v.dim} in the space {region.domain}")
+
+
+def _operand_gap(region: Region, o: Operand) -> str:
+    rank = len(region.values[0].dim) if region.values else len(o.dim)
+    if len(o.dim) != rank or len(o.stride) != rank:
+        return f"dims {o.dim} and strides {o.stride} in a region of rank {rank}"
+    if o.offset < 0:
+        return f"it starts {-o.offset} elements before its tensor"
+    if o.rows is not None:
+        starts, multiplier = o.rows
+        if not 0 <= starts < len(region.operands) or region.operands[starts].dtype.is_float or multiplier < 1:
+            return f"its sequences start at operand {starts} times {multiplier}"
+    if o.combine not in ("", "add", "max", "min"):
+        return f"stores are joined by {o.combine!r}"
+    if (o.init is not None or o.combine) and not o.role.is_written:
+        return "only what is written has a value before, or joins stores"
+    if o.combine and o.init is None and o.role is not Role.INOUT:
+        return f"stores are joined by {o.combine!r} with nothing there before"
+    return ""
+
+
+def _verify_stores(region: Region) -> None:
+    for i, k in region.stores:
+        v, o = region.values[i], region.operands[k]
+        fits = _broadcasts(o.dim, v.dim) if o.combine else o.dim == v.dim
+        if not fits or o.dtype is not v.dtype:
+            raise InvalidGraphError(f"operand {k} is {o.dtype}{o.dim}, value v{i} is {v.dtype}{v.dim}")
+        if v.op in ANCHORS and ANCHORS[v.op].has_many_results:
+            raise InvalidGraphError(f"value v{i} ({v.op}) is stored, but only `pick` reads its results")
+    stored = {k for _, k in region.stores}
+    outs = {k for k, o in enumerate(region.operands) if o.role.is_written}
+    if stored != outs or not stored:
+        raise InvalidGraphError(f"stores go to operands {sorted(stored)}, outputs are {sorted(outs)}")
+    plain = [k for _, k in region.stores if not region.operands[k].combine]
+    if len(set(plain)) < len(plain):
+        raise InvalidGraphError(f"two values are stored to one operand: {plain}")

@@ -1,12 +1,15 @@
-"""One node as primitives, and the few facts about it that cutting needs. Both are memoised by structure."""
+"""One node as primitives, and the few traits of it that cutting needs. Both are memoised by structure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from fuseplan.dtypes import DType
+from fuseplan.ir.anchors import ANCHORS
 from fuseplan.ir.graph import Graph, Node
 from fuseplan.ir.region import Cost, Value
+from fuseplan.lowering.windows import find_windows
 from fuseplan.ops.schema import FragmentBuilder, NodeView, schema_of
 
 NodeKey = tuple[object, ...]
@@ -26,10 +29,14 @@ class Fragment:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Traits:
     """What cutting needs to know of a node.
 
     Args:
+        ops: ops of its values, without loads
+        anchor: the op of its anchor, or ""
+        feeds: for each input in port order, the arguments (``matmul.a``) through which alone it reaches the results;
+            empty where it reaches one in another way
         axes: reduced axes counted from the right (-1 is the last), empty if nothing is reduced
         reuses: a reduction's result is used again over the reduced axes inside the node
         modes: reduction modes in the node
@@ -37,7 +44,9 @@ class Facts:
         op_cost: work of the node
     """
 
-    family: str
+    ops: frozenset[str]
+    anchor: str
+    feeds: tuple[frozenset[str], ...]
     axes: tuple[int, ...]
     reuses: bool
     modes: frozenset[str]
@@ -59,12 +68,13 @@ def pad_dim(dim: tuple[int, ...], rank: int) -> tuple[int, ...]:
 
 
 class FragmentCache:
-    """Fragments and facts of one lowering, shared by equal nodes."""
+    """Fragments and traits of one lowering, shared by equal nodes."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self.windows = find_windows(graph)
         self._fragments: dict[tuple[NodeKey, int], Fragment] = {}
-        self._facts: dict[NodeKey, Facts] = {}
+        self._traits: dict[NodeKey, Traits] = {}
         self._keys: dict[int, NodeKey] = {}
 
     def key(self, node: Node) -> NodeKey:
@@ -72,6 +82,15 @@ class FragmentCache:
         if found is None:
             found = self._keys[node.index] = node_key(self.graph, node)
         return found
+
+    def is_alive(self, node: int) -> bool:
+        """Whether anybody needs what a node makes."""
+        return self.graph.live[node]
+
+    def is_pointwise(self, node: Node) -> bool:
+        """Whether a node neither reduces nor has an anchor."""
+        traits = self.traits(node)
+        return not traits.anchor and not traits.axes and "reduce" not in traits.ops
 
     def fragment(self, node: Node, rank: int) -> Fragment:
         """The node's values with all dims at `rank`."""
@@ -81,11 +100,11 @@ class FragmentCache:
             found = self._fragments[key] = _decompose(self.graph, node, rank)
         return found
 
-    def facts(self, node: Node) -> Facts:
+    def traits(self, node: Node) -> Traits:
         key = self.key(node)
-        found = self._facts.get(key)
+        found = self._traits.get(key)
         if found is None:
-            found = self._facts[key] = _facts(self.graph, node, self.fragment(node, natural_rank(self.graph, node)))
+            found = self._traits[key] = _traits(self.graph, node, self.fragment(node, natural_rank(self.graph, node)))
         return found
 
 
@@ -94,12 +113,23 @@ def natural_rank(graph: Graph, node: Node) -> int:
     return max(len(graph.tensors[u].dim) for _, u in (*node.inputs, *node.outputs))
 
 
+def _port_names(node: Node) -> list[str]:
+    """Name of each input for `decompose`: tensor k of a list port is ``<port>.<k>``."""
+    lists = {p.name for p in schema_of(node.op).inputs if p.is_list}
+    counts: dict[str, int] = {}
+    names = []
+    for port, _ in node.inputs:
+        k = counts[port] = counts.get(port, -1) + 1
+        names.append(f"{port}.{k}" if port in lists else port)
+    return names
+
+
 def _decompose(graph: Graph, node: Node, rank: int) -> Fragment:
     values: list[Value] = []
     args: dict[str, int] = {}
-    for port, uid in node.inputs:
+    for name, (_, uid) in zip(_port_names(node), node.inputs, strict=True):
         spec = graph.tensors[uid]
-        args[port] = len(values)
+        args[name] = len(values)
         values.append(Value("load", (), pad_dim(spec.dim, rank), spec.dtype, spec.dtype))
     builder = FragmentBuilder(node.compute, values, rank)
     made = schema_of(node.op).decompose(builder, NodeView(node, graph), args)
@@ -109,7 +139,8 @@ def _decompose(graph: Graph, node: Node, rank: int) -> Fragment:
         dim = pad_dim(spec.dim, rank)
         value = made[port]
         if values[value].dtype is not spec.dtype or values[value].dim != dim or value < len(args):
-            value = _round_to(values, value, dim, spec.dtype, node, first=len(args))
+            is_shared = sum(v == value for v in made.values()) > 1
+            value = _round_to(values, value, dim, spec.dtype, node, first=len(values) if is_shared else len(args))
         results.append((port, value))
     return Fragment(tuple(values), len(args), tuple(results))
 
@@ -117,16 +148,15 @@ def _decompose(graph: Graph, node: Node, rank: int) -> Fragment:
 def _round_to(values: list[Value], value: int, dim: tuple[int, ...], dtype: DType, node: Node, first: int) -> int:
     """Round in place where only this result reads the value, else through a cast."""
     last = values[value]
-    is_own = first <= value == len(values) - 1 and last.op != "const"
+    is_own = first <= value and last.op != "const" and not any(value in v.args for v in values[value + 1 :])
     if is_own and last.dim == dim and last.dtype is node.compute:
-        values[value] = Value(last.op, last.args, dim, dtype, last.compute, last.attrs)
+        values[value] = replace(last, dtype=dtype)
         return value
     values.append(Value("cast", (value,), dim, dtype, node.compute))
     return len(values) - 1
 
 
-def _facts(graph: Graph, node: Node, fragment: Fragment) -> Facts:
-    schema = schema_of(node.op)
+def _traits(graph: Graph, node: Node, fragment: Fragment) -> Traits:
     values = fragment.values
     axes: set[int] = set()
     modes: set[str] = set()
@@ -144,13 +174,42 @@ def _facts(graph: Graph, node: Node, fragment: Fragment) -> Facts:
             reuses = True
     for _, i in fragment.results:
         domain = _larger(domain, values[i].dim)
-    cost = schema.cost(NodeView(node, graph))
-    return Facts(schema.family, tuple(sorted(axes)), reuses, frozenset(modes), strip(domain), cost)
+    own = values[fragment.num_inputs :]
+    anchor = next((v.op for v in own if v.op in ANCHORS), "")
+    cost = schema_of(node.op).cost(NodeView(node, graph))
+    return Traits(
+        frozenset([v.op for v in own]), anchor, _feeds(fragment), tuple(sorted(axes)), reuses, frozenset(modes),
+        strip(domain), cost,
+    )  # fmt: skip
 
 
-def _larger(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+def _feeds(fragment: Fragment) -> tuple[frozenset[str], ...]:
+    """For each placeholder the anchor arguments that stand between it and every result."""
+    values = fragment.values
+    direct = {i for _, i in fragment.results}
+    found: list[frozenset[str] | None] = [None] * len(values)  # None: reaches a result in another way, or nothing
+    users: list[list[tuple[int, int]]] = [[] for _ in values]
+    for i, v in enumerate(values):
+        for k, a in enumerate(v.args):
+            users[a].append((i, k))
+    for i in range(len(values) - 1, -1, -1):
+        through: set[str] = set()
+        is_only = bool(users[i]) and i not in direct
+        for user, k in users[i]:
+            v = values[user]
+            if v.op in ANCHORS:
+                through.add(f"{v.op}.{v.ports[k]}")
+            elif found[user] is None:
+                is_only = False
+            else:
+                through |= found[user] or frozenset()
+        found[i] = frozenset(through) if is_only else None
+    return tuple([found[i] or frozenset() for i in range(fragment.num_inputs)])
+
+
+def _larger(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     rank = max(len(a), len(b))
-    return tuple(max(x, y) for x, y in zip(pad_dim(a, rank), pad_dim(b, rank), strict=True))
+    return tuple(max(x, y) for x, y in zip(pad_dim(tuple(a), rank), pad_dim(tuple(b), rank), strict=True))
 
 
 def strip(dim: tuple[int, ...]) -> tuple[int, ...]:

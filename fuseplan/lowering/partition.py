@@ -1,188 +1,281 @@
 """Cuts a graph into groups of nodes that one engine can fuse, and says why at each boundary.
 
-One pass over the nodes in order; a node joins the group of a producer or starts its own. Every group
-has a level, and an edge between groups always goes to a higher level, so groups never form a cycle.
+Nodes start alone, in order. Each joins the groups of its producers, and an anchor or a pointwise node that reads
+graph inputs only a group that reads the same tensor, as long as the limits allow it and no cycle of groups comes of
+it. Every group has a level, and an edge between groups goes to a higher level, so a search for a cycle stops soon.
 Knows no engine: what may fuse arrives as `FusionLimits`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 from fuseplan.ir.graph import Graph, Node
 from fuseplan.ir.limits import FusionLimits
-from fuseplan.lowering.fragment import Facts, FragmentCache, pad_dim, strip
+from fuseplan.lowering.fragment import FragmentCache
+from fuseplan.lowering.fusion import Fusion, Rules
 
-_ANCHOR_FAMILIES = frozenset({"matmul", "conv", "attention"})
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Group:
-    """Nodes of one region; `reason` says why its first node did not join an earlier group."""
+    """Nodes of one region; `reason` says why its first node joined no earlier group."""
 
-    level: int
-    nodes: list[int] = field(default_factory=list)
-    domain: tuple[int, ...] = ()
-    axes: tuple[int, ...] = ()
-    families: set[str] = field(default_factory=set)
-    reduced: set[int] = field(default_factory=set)  # uids that depend on a reduction
-    operands: set[int] = field(default_factory=set)
-    has_dependents: bool = False
+    nodes: list[int]
     reason: str = ""
+    fusion: Fusion = field(default_factory=Fusion)
+    level: int = 0
+    before: set[Group] = field(default_factory=set)
+    after: set[Group] = field(default_factory=set)
+    merged_into: Group | None = None
 
-    @property
-    def anchor(self) -> str:
-        return next(iter(self.families & _ANCHOR_FAMILIES), "")
 
+def partition(
+    graph: Graph, limits: FusionLimits, cache: FragmentCache | None = None, nodes: Iterable[int] | None = None
+) -> list[Group]:
+    """Groups of node indices in an order that runs producers first.
 
-def partition(graph: Graph, limits: FusionLimits, cache: FragmentCache | None = None) -> list[Group]:
-    """Groups of node indices in an order that runs producers first; nodes whose results nobody needs are left out."""
+    Args:
+        nodes: the nodes to group; if left out, all whose results somebody needs
+    """
     cache = cache or FragmentCache(graph)
-    alive = live_nodes(graph)
-    if limits.whole_graph:
-        return [Group(0, [n.index for n in graph.nodes if alive[n.index]])]
-    cutter = _Cutter(graph, limits, cache)
-    for node in graph.nodes:
-        if alive[node.index]:
-            cutter.place(node)
-    return sorted(cutter.groups, key=lambda g: (g.level, g.nodes[0]))
+    chosen = [k for k in (range(len(graph.nodes)) if nodes is None else sorted(nodes)) if graph.live[k]]
+    if limits.by_graph:
+        return [Group(chosen)] if chosen else []
+    merger = _Merger(graph, limits, cache)
+    chosen = [k for k in chosen if not merger.is_window(k)]
+    for k in chosen:
+        merger.place(graph.nodes[k])
+    return merger.in_order()
 
 
-def live_nodes(graph: Graph) -> list[bool]:
-    """For each node, whether a non-virtual tensor depends on it."""
-    alive = [False] * len(graph.nodes)
-    needed: set[int] = set()
-    for node in reversed(graph.nodes):
-        if any(uid in needed or not graph.tensors[uid].is_virtual for _, uid in node.outputs):
-            alive[node.index] = True
-            needed.update(uid for _, uid in node.inputs)
-    return alive
-
-
-class _Cutter:
+class _Merger:
     """State of one pass."""
 
     def __init__(self, graph: Graph, limits: FusionLimits, cache: FragmentCache) -> None:
         self.graph, self.limits, self.cache = graph, limits, cache
-        self.groups: list[Group] = []
-        self.group_of: dict[int, Group] = {}  # uid -> group that makes it
-        self.sibling: dict[int, Group] = {}  # graph input -> last pointwise group that reads it
+        self.rules = Rules(graph, limits, cache, cache.windows)
+        self.groups: dict[Group, None] = {}  # in order of their first nodes
+        self.group_of: dict[int, Group] = {}  # node -> group
+        self.reader: dict[tuple[str, int], Group] = {}  # (anchor or "", tensor) -> last group that reads it so
+
+    def is_window(self, k: int) -> bool:
+        """Whether a node is a load of those that read it."""
+        return bool(self.cache.windows) and self.graph.nodes[k].outputs[0][1] in self.cache.windows
 
     def place(self, node: Node) -> None:
-        facts = self.cache.facts(node)
-        sources = {id(g): g for _, uid in node.inputs if (g := self.group_of.get(uid)) is not None}
-        ranked = sorted(sources.values(), key=lambda g: -g.level)
-        reason = ""
-        group: Group | None = None
-        if ranked:
-            group = ranked[0]
-            reason = self._refusal(group, ranked[1:], node, facts)
-        elif facts.family == "pointwise":
-            group = next((g for _, uid in node.inputs if (g := self.sibling.get(uid)) is not None), None)
-            reason = "reads only graph inputs" if group is None else self._refusal(group, [], node, facts)
-        if group is None or reason:
-            group = Group(0, reason=reason)
-            self.groups.append(group)
+        """Give a node to the group of a producer or of a sibling, and merge what it joins; else it stays alone."""
+        sources = self._sources(node)
+        ranked = sorted(sources, key=lambda g: -g.level)
+        group, reason = self._first_home(node, ranked)
+        if group is None:
+            group = Group([], reason)
+            self.groups[group] = None
+            self._take(group, node, sources)
         for other in ranked:
-            if other is not group:
-                other.has_dependents = True
-                group.level = max(group.level, other.level + 1)  # only where nobody depends on the group yet
-        self._add(group, node, facts)
+            if other is not group and other in self.groups and len(group.nodes) < self.limits.max_nodes:
+                self._merge(group, other)
+        self._remember(node, group)
 
-    def _add(self, group: Group, node: Node, facts: Facts) -> None:
-        if not group.nodes:
-            group.domain = facts.domain
-        group.nodes.append(node.index)
-        group.families.add(facts.family)
-        group.axes = group.axes or facts.axes
-        depends = bool(facts.axes) or any(uid in group.reduced for _, uid in node.inputs)
+    def _sources(self, node: Node) -> dict[Group, None]:
+        """Groups that make what a node reads."""
+        found: dict[Group, None] = {}
+        producers, base = self.graph.producers, self.rules.base
+        for uid in self.graph.reads(node):
+            group = self.group_of.get(producers.get(base(uid), -1))
+            if group is not None:
+                found[group] = None
+        return found
+
+    def _first_home(self, node: Node, ranked: Sequence[Group]) -> tuple[Group | None, str]:
+        """The group that a node joins, or why there is none."""
+        anchor = self.cache.traits(node).anchor
+        siblings = self._siblings(node, anchor) if anchor or not ranked else []
+        candidates = [*siblings, *ranked] if anchor else [*ranked, *siblings]
+        reason = ""
+        for group in candidates:
+            refused = self._join(group, node, ranked)
+            if not refused:
+                return group, ""
+            reason = reason or refused
+        if not reason and not candidates and self.cache.is_pointwise(node):
+            reason = "reads only graph inputs"
+        return None, reason
+
+    def _siblings(self, node: Node, anchor: str) -> list[Group]:
+        if anchor and self.limits.anchors < 2:
+            return []
+        if not anchor and not self.cache.is_pointwise(node):
+            return []
+        found: dict[Group, None] = {}
         for _, uid in node.inputs:
-            if self.group_of.get(uid) is not group:
-                group.operands.add(uid)
-                if facts.family == "pointwise" and uid not in self.group_of and not group.anchor:
-                    self.sibling[uid] = group
-        for _, uid in node.outputs:
-            self.group_of[uid] = group
-            if depends:
-                group.reduced.add(uid)
-            if not self.graph.tensors[uid].is_virtual:
-                group.operands.add(uid)
+            group = self.reader.get((anchor, self.rules.base(uid)))
+            while group is not None and group.merged_into is not None:
+                group = group.merged_into
+            if group is not None and (anchor or not group.fusion.anchors):
+                found[group] = None
+        return list(found)
 
-    def _refusal(self, group: Group, others: list[Group], node: Node, facts: Facts) -> str:
-        """Why the node cannot join the group; empty if it can."""
-        lim = self.limits
-        if facts.family not in lim.families:
-            return f"family {facts.family!r} is not fused by this engine"
-        if not group.families <= lim.families:
-            return f"the producer's family {sorted(group.families - lim.families)[0]!r} is not fused by this engine"
-        if others and others[0].level >= group.level and group.has_dependents:
+    def _remember(self, node: Node, group: Group) -> None:
+        anchor = self.cache.traits(node).anchor
+        if not anchor and (group.fusion.anchors or not self.cache.is_pointwise(node)):
+            return
+        for _, uid in node.inputs:
+            if anchor or uid not in self.graph.producers:
+                self.reader[anchor, self.rules.base(uid)] = group
+
+    def _join(self, group: Group, node: Node, sources: Sequence[Group]) -> str:
+        """Take a node into a group; why that cannot be, or ""."""
+        traits = self.cache.traits(node)
+        reads_front = any(uid in group.fusion.front for _, uid in node.inputs)
+        fused: Fusion | str = group.fusion
+        if traits.anchor and (reason := self.rules.count_refusal(group.fusion, node, traits)):
+            return reason
+        if reads_front or traits.anchor:
+            fused = self.rules.fold([*group.nodes, node.index])
+        elif reason := self.rules.refusal(group.fusion, node):
+            fused = reason
+        if isinstance(fused, str):
+            return fused
+        if group.after and self._reaches(group, [s for s in sources if s is not group]):
             return "joining would make a cycle between regions"
-        if len(group.nodes) >= lim.max_nodes:
-            return f"the region is full ({lim.max_nodes} nodes)"
-        new = {uid for _, uid in node.inputs if self.group_of.get(uid) is not group}
-        if len(group.operands | new) + len(node.outputs) > lim.max_operands:
-            return f"the region would have more than {lim.max_operands} operands"
-        if facts.family in _ANCHOR_FAMILIES:
-            return self._anchor_refusal(group, facts)
-        if facts.axes:
-            return self._reduction_refusal(group, node, facts)
-        return self._pointwise_refusal(group, node, facts)
-
-    def _anchor_refusal(self, group: Group, facts: Facts) -> str:
-        if group.anchor:
-            return f"a region holds one anchor, and the producer's region has a {group.anchor}"
-        if not self.limits.pointwise_before_anchor:
-            return f"{facts.family} reads its operands from memory: nothing is fused in front of it"
-        return "" if group.families == {"pointwise"} else f"a reduction is not fused in front of {facts.family}"
-
-    def _reduction_refusal(self, group: Group, node: Node, facts: Facts) -> str:
-        lim = self.limits
-        source = strip(self.graph.tensors[node.inputs[0][1]].dim)
-        if source != group.domain:
-            return f"it reduces dims {list(source)}, the region iterates over {list(group.domain)}"
-        reads_reduced = any(uid in group.reduced for _, uid in node.inputs)
-        if group.anchor:
-            if reads_reduced:
-                return f"a reduction's result is used again after the {group.anchor}"
-            if facts.reuses or not facts.modes <= lim.reduce_after_anchor:
-                return f"this reduction cannot close a region with a {group.anchor}"
-            return ""
-        if group.axes and group.axes != facts.axes and not lim.mixed_reductions:
-            return f"it reduces axes {list(facts.axes)}, the region already reduces {list(group.axes)}"
-        if (reads_reduced or facts.reuses) and not lim.reuse_reduction:
-            return "a reduction's result is used again over the reduced axes"
+        if fused is group.fusion:
+            self._take(group, node, sources)
+        else:
+            group.fusion = fused
+            self._link(group, node, sources)
         return ""
 
-    def _pointwise_refusal(self, group: Group, node: Node, facts: Facts) -> str:
-        domain = facts.domain
-        reads_reduced = any(uid in group.reduced for _, uid in node.inputs)
-        if domain == group.domain:
-            if reads_reduced and (group.anchor or not self.limits.reuse_reduction):
-                after = f" after the {group.anchor}" if group.anchor else ""
-                return f"a reduction's result is used again over the reduced axes{after}"
-            return ""
-        if group.axes and domain == reduced_dim(group.domain, group.axes):
-            return ""
-        return f"it has dims {list(domain)}, the region iterates over {list(group.domain)}"
+    def _take(self, group: Group, node: Node, sources: Iterable[Group]) -> None:
+        self.rules.include(group.fusion, node)
+        self._link(group, node, sources)
+
+    def _link(self, group: Group, node: Node, sources: Iterable[Group]) -> None:
+        group.nodes.append(node.index)
+        self.group_of[node.index] = group
+        for source in sources:
+            if source is not group:
+                source.after.add(group)
+                group.before.add(source)
+                self._raise_level(group, source.level + 1)
+
+    def _merge(self, group: Group, other: Group) -> None:
+        """Make one group of two if they fit; the first one stays."""
+        if len(group.nodes) + len(other.nodes) > self.limits.max_nodes:
+            return
+        if self._reaches(group, [other], besides=other) or self._reaches(other, [group], besides=group):
+            return
+        nodes = sorted([*group.nodes, *other.nodes])
+        fused = self.rules.fold(nodes)
+        if isinstance(fused, str):
+            return
+        first = min(group, other, key=lambda g: g.nodes[0])
+        group.nodes, group.fusion, group.reason = nodes, fused, first.reason
+        for k in other.nodes:
+            self.group_of[k] = group
+        del self.groups[other]
+        other.merged_into = group
+        group.before = (group.before | other.before) - {group, other}
+        group.after = (group.after | other.after) - {group, other}
+        for g in group.before:
+            g.after.discard(other)
+            g.after.add(group)
+        for g in group.after:
+            g.before.discard(other)
+            g.before.add(group)
+        level = max([group.level, other.level, *(g.level + 1 for g in group.before)])
+        group.level = -1
+        self._raise_level(group, level)
+
+    def _raise_level(self, group: Group, level: int) -> None:
+        """Give a group at least this level, and what follows it higher ones."""
+        pending = [(group, level)]
+        while pending:
+            g, least = pending.pop()
+            if g.level < least:
+                g.level = least
+                pending += [(n, least + 1) for n in g.after]
+
+    def _reaches(self, start: Group, targets: Sequence[Group], besides: Group | None = None) -> bool:
+        """Whether a path leads from a group to one of the targets, other than the edge to `besides`."""
+        if not targets:
+            return False
+        top = max(t.level for t in targets)
+        pending = [g for g in start.after if g is not besides]
+        seen: set[Group] = set()
+        while pending:
+            g = pending.pop()
+            if g in targets:
+                return True
+            if g not in seen and g.level < top:
+                seen.add(g)
+                pending.extend(g.after)
+        return False
+
+    def in_order(self) -> list[Group]:
+        """The groups, producers first, with the nodes that their windows stand for."""
+        found = list(self.groups)
+        for group in found[:]:
+            if group.fusion.front:
+                found += self._eject(group)
+        for group in found:
+            group.nodes = self._with_windows(group.nodes)
+        return ordered(self.graph, found)
+
+    def _eject(self, group: Group) -> list[Group]:
+        """Nodes in front of an anchor that others need after all become groups of their own."""
+        out = self.rules.exposed_front(group.nodes)
+        if not out:
+            return []
+        gone = set(out)
+        group.nodes = [k for k in group.nodes if k not in gone]
+        shown = ", ".join(repr(self.graph.nodes[k].name) for k in out[-1:])
+        reason = f"{shown} is needed by others too, so it is not computed in front of an anchor"
+        made = [Group([k], reason) for k in out]
+        whole = self.rules.fold(out)
+        if not isinstance(whole, str):
+            made = [Group(out, made[0].reason)]
+        made[0].reason, group.reason = group.reason, made[0].reason
+        for g in made:
+            self.group_of.update(dict.fromkeys(g.nodes, g))
+        return made
+
+    def _with_windows(self, nodes: Sequence[int]) -> list[int]:
+        if not self.cache.windows:
+            return list(nodes)
+        inputs = (uid for k in nodes for _, uid in self.graph.nodes[k].inputs)
+        via = {v for uid in inputs if uid in self.cache.windows for v in self.cache.windows[uid].via}
+        return sorted({*nodes, *via})
 
 
-def reduced_dim(domain: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
-    """The domain with `axes` (counted from the right) set to 1, leading ones stripped."""
-    dim = list(pad_dim(domain, max(len(domain), max((-a for a in axes), default=0))))
-    for a in axes:
-        dim[a] = 1
-    return strip(tuple(dim))
+def ordered(graph: Graph, groups: Sequence[Group]) -> list[Group]:
+    """Groups in an order that runs producers first, earlier nodes first where that is open.
 
-
-def split(group: Group) -> tuple[Group, Group]:
-    """Two groups from one that an engine refused, in order; each may be offered again.
-
-    Raises:
-        ValueError: the group has one node only
+    A node that stands in several groups is a window, which nobody waits for.
     """
-    if len(group.nodes) < 2:
-        raise ValueError("a group of one node cannot be split")
-    half = len(group.nodes) // 2
-    first = Group(group.level, group.nodes[:half], reason=group.reason)
-    second = Group(group.level, group.nodes[half:], reason="the engine refused the larger region, so it was split")
-    return first, second
+    count: dict[int, int] = {}
+    for g in groups:
+        for k in g.nodes:
+            count[k] = count.get(k, 0) + 1
+    home = {k: i for i, g in enumerate(groups) for k in g.nodes if count[k] == 1}
+    waits: list[set[int]] = []
+    for i, g in enumerate(groups):
+        made_by = (graph.producers.get(uid, -1) for k in g.nodes for uid in graph.reads(graph.nodes[k]))
+        waits.append({home[p] for p in made_by if home.get(p, i) != i})
+    followers: dict[int, list[int]] = {}
+    for i, before in enumerate(waits):
+        for b in before:
+            followers.setdefault(b, []).append(i)
+    ready = [(g.nodes[0], i) for i, g in enumerate(groups) if not waits[i]]
+    heapify(ready)
+    found = []
+    while ready:
+        _, i = heappop(ready)
+        found.append(groups[i])
+        for n in followers.get(i, ()):
+            waits[n].discard(i)
+            if not waits[n]:
+                heappush(ready, (groups[n].nodes[0], n))
+    assert len(found) == len(groups), "groups form a cycle"
+    return found

@@ -273,15 +273,20 @@ def _reference(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> 
     return results
 
 
+_IR_NAMES = {
+    O: "o", STATS: "stats", MAX: "max", SUM: "sum", "paged_attention_k_table": "page_table_k",
+    "paged_attention_v_table": "page_table_v",
+}  # fmt: skip
+
+
 def _decompose(b: FragmentBuilder, view: NodeView, args: dict[str, int]) -> dict[str, int]:
-    """One anchor value per result; its `ports` attribute names the arguments."""
+    """One anchor for all results, which are picked from it."""
     attrs: dict[str, Any] = {name: value for name, value in view.node.attrs if value is not None}
-    made: dict[str, int] = {}
-    for port in (O, *_ROW_RESULTS):
-        out = view.output(port)
-        if out is not None:
-            made[port] = b.emit("sdpa", *args.values(), dim=b.ranked(out.dim), **attrs, port=port, ports=tuple(args))
-    return made
+    made = {port: out for port in (O, *_ROW_RESULTS) if (out := view.output(port)) is not None}
+    ports = tuple(_IR_NAMES.get(port, port) for port in args)
+    results = tuple(_IR_NAMES[port] for port in made)
+    anchor = b.emit("sdpa", *args.values(), dim=b.ranked(view.made(O).dim), **attrs, ports=ports, results=results)
+    return {port: b.emit("pick", anchor, dim=b.ranked(t.dim), result=_IR_NAMES[port]) for port, t in made.items()}
 
 
 def _cost(view: NodeView) -> Cost:

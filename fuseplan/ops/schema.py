@@ -21,10 +21,24 @@ Array = Any  # an array of NumPy, PyTorch or any other library that the adapter 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A tensor that a node reads or makes."""
+    """A tensor that a node reads or makes.
+
+    Args:
+        is_list: an argument that is one or more tensors
+    """
 
     name: str
     is_optional: bool = False
+    is_list: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Part of a tensor's memory under dims and strides of its own; all in elements."""
+
+    dim: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +107,10 @@ class NodeView:
             if name == port:
                 return self.graph.tensors[uid]
         return None
+
+    def inputs(self, port: str) -> tuple[TensorSpec, ...]:
+        """The tensors at an input port that is a list."""
+        return tuple(self.graph.tensors[uid] for name, uid in self.node.inputs if name == port)
 
     def need(self, port: str) -> TensorSpec:
         """The tensor at a port that must be connected."""
@@ -228,7 +246,10 @@ class OpSchema:
         reference: results by port, computed with an array namespace; called as
             ``reference(view, xp, arrays)`` with arrays (by port) in the compute type
         cost: work of the node
-        decompose: ``decompose(builder, view, args by port) -> value by output port``
+        decompose: ``decompose(builder, view, args by port) -> value by output port``; tensor k of a port that is a
+            list is named ``<port>.<k>``
+        window: for ops that only look at their first input's memory in another way: ``window(view, stride)`` gives
+            what the result is of a source that has these strides, None where it cannot be said so
         samples: yields test cases
         call: the API's method
         is_exact: correctly rounded operation: engines must agree bit for bit in FLOAT
@@ -246,6 +267,7 @@ class OpSchema:
     samples: Callable[[], Iterable[Sample]]
     call: Call
     attrs: tuple[Attr, ...] = ()
+    window: Callable[[NodeView, tuple[int, ...]], Window | None] | None = None
     is_exact: bool = False
     exact_when: Callable[[Node], bool] | None = None
 

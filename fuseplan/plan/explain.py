@@ -45,8 +45,10 @@ def explain_regions(assignments: Sequence[Assignment]) -> list[str]:
         shown = ", ".join(names if len(names) <= 6 else [*names[:3], "...", *names[-2:]])
         key = a.region.key[:12] if a.region.values else "whole graph"
         lines.append(f"  region {k} [{a.engine.name}] {len(nodes)} node(s): {shown}  key {key}")
-        if a.region.reason:
-            lines.append(f"    starts here because: {a.region.reason}")
+        if a.starts:
+            lines.append(f"    starts here because: {a.starts}")
+        if a.ends:
+            lines.append(f"    ends here because: {a.ends}")
         lines.extend(f"    refused by {note}" for note in a.notes)
     if len(assignments) > MAX_REGIONS:
         lines.append(f"  ... and {len(assignments) - MAX_REGIONS} more regions")

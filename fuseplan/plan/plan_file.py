@@ -19,7 +19,8 @@ from fuseplan.engines.registry import GENERAL, engine_named
 from fuseplan.errors import FuseplanError, InvalidGraphError, PlanFileError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import Graph
 from fuseplan.ir.serialize import canonical_key, graph_from_json, graph_to_json, typed
-from fuseplan.plan.assign import Assignment, whole_region
+from fuseplan.lowering.fuse import whole_region
+from fuseplan.plan.assign import Assignment
 from fuseplan.plan.plan import BuiltPlan
 from fuseplan.plan.plan_check import FIX, check_graph, check_operands, check_part, check_program
 from fuseplan.runtime.device import Device

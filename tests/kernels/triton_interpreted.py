@@ -319,7 +319,7 @@ def samples(quick: bool) -> list[tuple[OpSchema, Sample]]:
         # the interpreter computes bfloat16 wrongly, and rounds wrongly to 8 bits
         return (
             sample.fails is None
-            and schema.family in LIMITS.families
+            and schema.family in ("pointwise", "reduction", "norm", "matmul")
             and not types & {"BFLOAT16", "FP8_E4M3", "FP8_E5M2"}
         )
 
@@ -336,7 +336,8 @@ def run_sample(schema: OpSchema, sample: Sample) -> None:
         memory[uid] = np.zeros(span_elements(spec.dim, spec.stride), numpy_dtype(spec.dtype))
         strided(memory[uid], spec.dim, spec.stride)[...] = case.inputs[port]
     rng = np.random.default_rng(0)
-    for region in lower(graph, LIMITS):
+    for piece in lower(graph, LIMITS):
+        region = piece.region
         if gap := region_gap(region):
             assert "matmul in compute type INT32" in gap, gap
             return

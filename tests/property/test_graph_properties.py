@@ -21,6 +21,7 @@ from fuseplan.ir.graph import (
     packed_stride,
     span_elements,
 )
+from fuseplan.ir.limits import ROWS, FusionLimits
 from fuseplan.ir.serialize import canonical_key, dumps, loads
 from fuseplan.ir.text import print_graph
 from fuseplan.ir.verify import verify_graph
@@ -130,14 +131,13 @@ def test_layout_without_overlap_has_distinct_addresses(dim: tuple[int, ...], dat
 @EXAMPLES
 @given(graphs(), st.integers(0, 5))
 def test_regions_run_one_by_one_give_the_result_of_the_graph(graph: Graph, seed: int) -> None:
-    from fuseplan.engines.base import FusionLimits
-
-    families = frozenset({"pointwise", "reduction", "norm", "matmul", "conv"})
-    limits = FusionLimits(families=families, reuse_reduction=seed % 2 == 0, max_nodes=1 + seed)
+    ops = ROWS | {"matmul", "conv_fprop"}
+    limits = FusionLimits(ops=ops, reuse_reduction=seed % 2 == 0, max_nodes=1 + seed)
     values: dict[int, Any] = {u: b.view for u, b in random_inputs(graph, seed).items()}
     with np.errstate(all="ignore"):
         expected = run_declared(graph, values)
-        for region in lower(graph, limits):
+        for piece in lower(graph, limits):
+            region = piece.region
             assert len(region_summary(region)) == len(region.operands) + len(region.values) + len(region.stores)
             values.update(run_declared(region.graph, {u: values[u] for u in region.graph.input_uids if u in values}))
     for uid, want in expected.items():

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.structure.imports import import_violations
 from tests.unit.structure.names import engine_name_violations, engine_names, export_violations
-from tests.unit.structure.sizes import measure_sizes
+from tests.unit.structure.sizes import BUDGETS, count_tokens, measure_sizes
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "fuseplan"
@@ -77,18 +77,20 @@ def test_imports_right_arrows_pass(tmp_path: Path) -> None:
 def test_sizes_are_within_limits(capsys: pytest.CaptureFixture[str]) -> None:
     report = measure_sizes(ROOT, FOLDERS)
     with capsys.disabled():
-        print(f"\nfuseplan: {report.total_lines} lines; largest:")
+        print(f"\nfuseplan: {report.total_lines} lines; lines, kernels, budget, files, tokens a line of each layer:")
+        for name, layer in report.layers.items():
+            counts = f"{layer.lines:>6} {layer.kernel_lines:>5} {BUDGETS[name][0]:>6} {layer.files:>4}"
+            print(f"  {name:<28} {counts} {layer.tokens_per_line:>6.2f}")
+        print(f"  {report.tokens_per_line:.2f} tokens a line on average; largest:")
         for kind, (size, where) in report.largest.items():
             print(f"  {kind}: {size} ({where})")
-        for layer, lines in report.layer_lines.items():
-            print(f"  {', '.join(name or 'root' for name in layer)}: {lines} lines")
         print(f"  exempt as tables: {len(report.exempt)}")
         for line in report.exempt:
             print(f"    {line}")
     assert report.violations == []
 
 
-BODY = "".join(f"    x{i} = {i}\n" for i in range(49))
+BODY = "".join(f"    x{i} = {i}\n" for i in range(59))
 METHOD = "    def f(self): pass\n"
 NINE = ", ".join("abcdefghi")
 
@@ -97,8 +99,8 @@ NINE = ", ".join("abcdefghi")
     ("text", "message"),
     [
         ("x = 1\n" * 400, "file lines of 400"),
-        (f"def f():\n{BODY}", "function lines of 50"),
-        (f"class C:\n{METHOD * 199}", "class lines of 200"),
+        (f"def f():\n{BODY}", "function lines of 60"),
+        (f"class C:\n{METHOD * 299}", "class lines of 300"),
         (f"def f({NINE}): pass\n", "parameters of 9"),
         (f"class C:\n    def f(self, {NINE}): pass\n", "parameters of 9"),
         ("def f(a, b, c, d, e, f, *args, g=1, **rest): pass\n", "parameters of 9"),
@@ -106,27 +108,40 @@ NINE = ", ".join("abcdefghi")
     ids=["file", "function", "class", "parameters", "method", "starred"],
 )
 def test_sizes_over_the_limit_are_seen(tmp_path: Path, text: str, message: str) -> None:
-    plant(tmp_path, {"ir/graph.py": text})
+    plant(tmp_path, {"ir/graph.py": text, "ir/text.py": "x = 1\n" * 50})
     found = measure_sizes(tmp_path, ("fuseplan",)).violations
     assert len(found) == 1 and message in found[0]
 
 
-def test_sizes_of_the_package_are_seen(tmp_path: Path) -> None:
-    plant(tmp_path, {f"ir/m{i}.py": "x = 1\n" * 399 for i in range(14)})
-    assert measure_sizes(tmp_path, ("fuseplan",)).violations == [", runtime, ir: 5586 lines, the limit is under 5500"]
+def test_sizes_of_a_layer_over_its_budget_by_a_tenth_are_seen(tmp_path: Path) -> None:
+    plant(tmp_path, {f"plan/m{i}.py": "x = 1\n" * 390 for i in range(7)})
+    assert measure_sizes(tmp_path, ("fuseplan",)).violations == []
+    plant(tmp_path, {"plan/more.py": "x = 1\n" * 20})
+    assert measure_sizes(tmp_path, ("fuseplan",)).violations == ["plan: 2750 lines, the budget is 2500 and a tenth"]
 
 
-def test_sizes_of_a_layer_without_a_budget_are_seen(tmp_path: Path) -> None:
-    plant(tmp_path, {"extra/m.py": "x = 1\n", "engines/other/m.py": "x = 1\n"})
-    found = measure_sizes(tmp_path, ("fuseplan",)).violations
-    assert found == ["engines/other: 1 lines, the limit is under 0", "extra: 1 lines, the limit is under 0"]
+def test_sizes_of_dense_code_are_seen(tmp_path: Path) -> None:
+    line = "x = f(a, b, c)\n"
+    assert count_tokens(f'"""Doc."""\n# comment\n\n{line * 3}') == (30, 3)
+    plant(tmp_path, {"plan/one.py": line * 2 + "y = f(a, b, c, d, e, g)\n"})
+    (found,) = measure_sizes(tmp_path, ("fuseplan",)).violations
+    assert found.startswith("12.00 tokens a line on average, at most ")
+
+
+def test_sizes_of_kernel_files_have_no_limit_but_count(tmp_path: Path) -> None:
+    plant(tmp_path, {"engines/one/engine.py": "", "engines/array/kernels/rows.c": "int x;\n" * 450})
+    (tmp_path / "fuseplan" / "engines" / "one" / "engine.py").unlink()
+    (tmp_path / "fuseplan" / "engines" / "one" / "__init__.py").unlink(missing_ok=True)
+    report = measure_sizes(tmp_path, ("fuseplan",))
+    assert report.violations == []
+    assert report.layers["engines: base, array, null"].kernel_lines == 450
 
 
 def test_sizes_exempt_tables_are_counted(tmp_path: Path) -> None:
     files = {
-        "a.py": '"""Doc."""\n# table\n' + "x = 1\n" * 400,
-        "b.py": f"def f({NINE}):  # table\n{BODY}",
-        "c.py": f"class C:\n    def f(self, {NINE[:-3]}): pass\n",
+        "ops/a.py": '"""Doc."""\n# table\n' + "x = 1\n" * 400,
+        "ops/b.py": f"def f({NINE}):  # table\n{BODY}",
+        "ops/c.py": f"class C:\n    def f(self, {NINE[:-3]}): pass\n",
     }
     plant(tmp_path, files)
     report = measure_sizes(tmp_path, ("fuseplan",))

@@ -28,7 +28,7 @@ class ArrayEngine:
     device_kinds = frozenset({"cpu", "cuda"})
 
     def limits(self, device: Device) -> FusionLimits:
-        return FusionLimits(whole_graph=True)
+        return FusionLimits(by_graph=True)
 
     def supports(self, region: Region, device: Device) -> Support:
         if device.kind == "cuda" and find_spec("torch") is None:

@@ -14,8 +14,9 @@ from fuseplan.codegen.axes import MergedAxis, merge_in_memory_order, reduced_axe
 from fuseplan.engines.cpu_c.emit_conv import block_axis_of_conv, fill_conv
 from fuseplan.engines.cpu_c.emit_matmul import fill_matmul
 from fuseplan.engines.cpu_c.emit_scope import Scope, Walk, depends_on, needed_for
+from fuseplan.ir.anchors import ANCHORS
 from fuseplan.ir.graph import packed_stride
-from fuseplan.ir.region import ANCHORS, Region, Role
+from fuseplan.ir.region import Region, Role
 
 BLOCK = 64  # accumulators of one block: a few vector registers' worth
 

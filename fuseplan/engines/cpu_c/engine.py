@@ -8,14 +8,15 @@ from fuseplan.codegen import c_expr
 from fuseplan.codegen.writer import node_numbers, region_summary
 from fuseplan.engines.base import YES, Config, Executable, FusionLimits, KnobSpace, Support, no
 from fuseplan.engines.cpu_c.emit import Kernel, emit, form_refusal
-from fuseplan.ir.region import ANCHORS, ELEMENTWISE, Region
+from fuseplan.ir.limits import ROWS
+from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import Artifact, Launch, LaunchKind
-from fuseplan.runtime.toolchain import compile_shared, gap
+from fuseplan.runtime.toolchain import compile_shared, has_compiler
 
 FLAGS = ("-fopenmp-simd",)
-_OTHER_OPS = frozenset({"load", "const", "index", "count", "reduce"})
-_TAKEN = ELEMENTWISE | _OTHER_OPS | (ANCHORS - {"sdpa"})
+_ANCHORS = frozenset({"matmul", "conv_fprop"})
+_TAKEN = ROWS | _ANCHORS | {"load"}
 _MODES = frozenset({"add", "mul", "max", "min"})
 _MEMO_LIMIT = 4096
 
@@ -27,7 +28,7 @@ _MEMORY_SHARE = 0.5  # of the bandwidth that all cores reach together
 _PEAK_SHARE = 0.12  # of one core's peak: what the plain main loops reach on the same machine
 
 _LIMITS = FusionLimits(
-    families=frozenset({"pointwise", "reduction", "norm", "matmul", "conv"}),
+    ops=ROWS | {"matmul", "conv_fprop"},
     reuse_reduction=True,
     reduce_after_anchor=_MODES,
     max_nodes=64,
@@ -54,8 +55,8 @@ class CpuCEngine:
             return no(f"tensors are on {device}, this engine needs host memory")
         if self._built and self._key(region) in self._built:
             return YES
-        if missing := gap():
-            return no(missing)
+        if not has_compiler():
+            return no("there is no C compiler (set FUSEPLAN_CC, or put cc, gcc or clang on PATH)")
         reason = _type_refusal(region) or _op_refusal(region) or form_refusal(region)
         return no(reason) if reason else YES
 
@@ -91,7 +92,7 @@ class CpuCEngine:
     def _executable(self, region: Region, kernel: Kernel) -> Executable:
         artifact = self._compiled.get(kernel.source)
         if artifact is None:
-            artifact = compile_shared(kernel.source, FLAGS, label=kernel.symbol, symbol=kernel.symbol)
+            artifact = compile_shared(kernel.source, FLAGS, label=kernel.symbol)
             if len(self._compiled) >= _MEMO_LIMIT:
                 self._compiled.clear()
             self._compiled[kernel.source] = artifact
@@ -124,7 +125,7 @@ def _op_refusal(region: Region) -> str:
             return f"value {i} convolves {len(v.dim) - 2} spatial axes, this engine takes 1 to 3"
         if v.op == "conv_fprop" and len(v.attr("stride")) != len(v.dim) - 2:  # type: ignore[arg-type]
             return f"value {i} convolves fewer axes than the region has behind the channels"
-        if v.op in ANCHORS and v.compute.name == "BOOLEAN":
+        if v.op in _ANCHORS and v.compute.name == "BOOLEAN":
             return f"value {i} ({v.op}) computes in BOOLEAN, which has no sum of products"
     return ""
 

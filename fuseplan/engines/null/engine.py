@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from fuseplan.engines.base import YES, Config, Executable, FusionLimits, KnobSpace, Support
+from fuseplan.ir.limits import everything
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 
 
 class NullEngine:
-    """Takes all families with the widest limits."""
+    """Takes everything."""
 
     name = "null"
     engine_id = 20900
     device_kinds = frozenset({"cpu", "cuda"})
 
     def limits(self, device: Device) -> FusionLimits:
-        return FusionLimits(
-            families=frozenset({"pointwise", "reduction", "norm", "matmul", "conv", "attention"}),
-            reuse_reduction=True,
-            reduce_after_anchor=frozenset({"add", "mul", "max", "min"}),
-            pointwise_before_anchor=True,
-            mixed_reductions=True,
-            max_nodes=10_000,
-            max_operands=10_000,
-        )
+        return everything()
 
     def supports(self, region: Region, device: Device) -> Support:
         return YES

@@ -10,11 +10,12 @@ from fuseplan.dtypes import BFLOAT16, BOOLEAN, FLOAT, HALF
 from fuseplan.engines.base import YES, FusionLimits, Support, no
 from fuseplan.engines.triton.closing import closing_gap
 from fuseplan.engines.triton.layout import reduced_axes
+from fuseplan.ir.limits import ROWS
 from fuseplan.ir.region import ELEMENTWISE, Region, Role
 from fuseplan.runtime.device import Device
 
 LIMITS = FusionLimits(
-    families=frozenset({"pointwise", "reduction", "norm", "matmul"}),
+    ops=ROWS | {"matmul"},
     reuse_reduction=True,
     reduce_after_anchor=frozenset({"add", "max", "min"}),
     max_nodes=64,

@@ -11,6 +11,7 @@ import numpy as np
 from fuseplan.dtypes import FLOAT
 from fuseplan.engines.base import YES, Config, Executable, FusionLimits, KnobSpace, Support, no
 from fuseplan.ir.graph import TensorSpec, packed_stride
+from fuseplan.ir.limits import POINTWISE
 from fuseplan.ir.region import Region, Role
 from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import Launch, LaunchKind, Patch, PatchKind
@@ -26,7 +27,7 @@ class ToyEngine:
     device_kinds = frozenset({"cpu"})
 
     def limits(self, device: Device) -> FusionLimits:
-        return FusionLimits(families=frozenset({"pointwise"}))
+        return FusionLimits(ops=POINTWISE)
 
     def supports(self, region: Region, device: Device) -> Support:
         for node in region.graph.nodes:

@@ -9,10 +9,10 @@ import pytest
 
 from fuseplan.errors import InvalidGraphError
 from fuseplan.ir.graph import Graph
-from fuseplan.ir.limits import FusionLimits
+from fuseplan.ir.limits import POINTWISE, FusionLimits
 from fuseplan.ir.verify import verify_region
+from fuseplan.lowering.fuse import whole_region
 from fuseplan.lowering.pipeline import lower
-from fuseplan.plan.assign import whole_region
 from fuseplan.testing.random_graphs import GraphMaker
 
 
@@ -24,7 +24,8 @@ def one_node(op: str, **attrs: int) -> Graph:
 
 @pytest.mark.parametrize("axis", [-1, 2])
 def test_axis_outside_of_the_region_is_refused(axis: int) -> None:
-    (region,) = lower(one_node("gen_index", axis=1), FusionLimits(families=frozenset({"pointwise"})))
+    (piece,) = lower(one_node("gen_index", axis=1), FusionLimits(ops=POINTWISE))
+    region = piece.region
     verify_region(region)
     bad = tuple(replace(v, attrs=(("axis", axis),)) if v.op == "index" else v for v in region.values)
     assert bad != region.values

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from fuseplan import dtypes
-from fuseplan.engines.base import FusionLimits
 from fuseplan.ir.graph import Graph
+from fuseplan.ir.limits import ROWS, FusionLimits
 from fuseplan.ir.verify import verify_graph, verify_region
 from fuseplan.lowering.pipeline import lower
 from fuseplan.testing.random_graphs import GraphMaker, exact_graph, smooth_graph
 
 WIDE = FusionLimits(
-    families=frozenset({"pointwise", "reduction", "norm", "matmul", "conv"}),
+    ops=ROWS | {"matmul", "conv_fprop"},
     reuse_reduction=True,
     reduce_after_anchor=frozenset({"max", "add"}),
 )
@@ -27,7 +27,7 @@ def maker() -> GraphMaker:
 
 
 def names(graph: Graph, limits: FusionLimits) -> list[list[str]]:
-    return [[n.op for n in r.graph.nodes] for r in lower(graph, limits)]
+    return [[n.op for n in p.region.graph.nodes] for p in lower(graph, limits)]
 
 
 def two_matmuls() -> Graph:
@@ -69,38 +69,39 @@ def add_layernorm_gelu() -> Graph:
 
 
 def test_two_matmuls_are_cut_before_the_second_with_the_reason() -> None:
-    regions = lower(two_matmuls(), WIDE)
-    assert [[n.op for n in r.graph.nodes] for r in regions] == [["matmul", "gelu"], ["matmul"]]
-    assert "one anchor" in regions[1].reason and "matmul" in regions[1].reason
+    pieces = lower(two_matmuls(), WIDE)
+    assert [[n.op for n in p.region.graph.nodes] for p in pieces] == [["matmul", "gelu"], ["matmul"]]
+    assert "one anchor" in pieces[1].starts and "matmul" in pieces[1].starts
 
 
 def test_chain_of_60_with_an_output_in_the_middle_is_one_region_with_two_stores() -> None:
-    (region,) = lower(long_chain(), WIDE)
+    (piece,) = lower(long_chain(), WIDE)
+    region = piece.region
     assert len(region.graph.nodes) == 60
     assert len(region.stores) == 2
 
 
 def test_chain_over_the_limit_is_cut_where_the_region_is_full() -> None:
-    regions = lower(long_chain(), replace(WIDE, max_nodes=25))
-    assert [len(r.graph.nodes) for r in regions] == [25, 25, 10]
-    assert regions[1].reason == "the region is full (25 nodes)"
+    pieces = lower(long_chain(), replace(WIDE, max_nodes=25))
+    assert [len(p.region.graph.nodes) for p in pieces] == [25, 25, 10]
+    assert pieces[1].starts == "the region is full (25 nodes)"
 
 
 def test_add_layernorm_gelu_is_one_region_where_reductions_may_be_reused() -> None:
-    (region,) = lower(add_layernorm_gelu(), WIDE)
-    assert len(region.stores) == 4
+    (piece,) = lower(add_layernorm_gelu(), WIDE)
+    assert len(piece.region.stores) == 4
 
 
 def test_add_layernorm_gelu_is_cut_where_reductions_may_not_be_reused() -> None:
-    regions = lower(add_layernorm_gelu(), NO_REUSE)
-    assert [[n.op for n in r.graph.nodes] for r in regions] == [["add"], ["layernorm"], ["gelu"]]
-    assert "used again over the reduced axes" in regions[1].reason
+    pieces = lower(add_layernorm_gelu(), NO_REUSE)
+    assert [[n.op for n in p.region.graph.nodes] for p in pieces] == [["add"], ["layernorm"], ["gelu"]]
+    assert "used again over the reduced axes" in pieces[1].starts
 
 
-def test_family_that_is_not_fused_is_named() -> None:
-    regions = lower(two_matmuls(), replace(WIDE, families=frozenset({"matmul"})))
-    assert [len(r.graph.nodes) for r in regions] == [1, 1, 1]
-    assert regions[1].reason == "family 'pointwise' is not fused by this engine"
+def test_op_that_is_not_fused_is_named() -> None:
+    pieces = lower(two_matmuls(), replace(WIDE, ops=frozenset({"matmul"})))
+    assert [len(p.region.graph.nodes) for p in pieces] == [1, 1, 1]
+    assert pieces[1].starts == "'add' is not fused by this engine"
 
 
 def test_residual_add_joins_the_anchor_although_both_sides_are_computed() -> None:
@@ -137,8 +138,8 @@ def test_equal_regions_have_equal_keys_whatever_their_names_and_uids() -> None:
     for mk in (m, other):
         mk.node("gelu", {"input": mk.input((3, 5), stride=(5, 1))})
     (a,), (b,) = lower(m.finish(), WIDE), lower(other.finish(), WIDE)
-    assert a.key == b.key
-    assert a.operands[0].uid != b.operands[0].uid
+    assert a.region.key == b.region.key
+    assert a.region.operands[0].uid != b.region.operands[0].uid
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -147,7 +148,7 @@ def test_random_graphs_verify_after_every_pass_and_cover_every_live_node(seed: i
         graph = make(seed)
         verify_graph(graph)
         for limits in (WIDE, NO_REUSE, replace(WIDE, max_nodes=3), replace(WIDE, max_operands=6)):
-            regions = lower(graph, limits)
+            regions = [piece.region for piece in lower(graph, limits)]
             done: set[int] = set(graph.input_uids)
             for region in regions:
                 verify_region(region)

@@ -11,12 +11,13 @@ import pytest
 from fuseplan.engines import registry
 from fuseplan.engines.base import FusionLimits
 from fuseplan.engines.null.engine import NullEngine
+from fuseplan.ir.limits import ROWS
 from fuseplan.plan.planner import make_plans
 from fuseplan.runtime.device import Device, cpu_device
 from fuseplan.testing.conformance import read_graph
 
 GRAPHS = Path(__file__).parents[2] / "conformance"
-FAMILIES = frozenset({"pointwise", "reduction", "norm", "matmul", "conv"})
+OPS = ROWS | {"matmul", "conv_fprop"}
 
 
 class NarrowEngine(NullEngine):
@@ -25,7 +26,7 @@ class NarrowEngine(NullEngine):
     name, engine_id = "narrow", 30000
 
     def limits(self, device: Device) -> FusionLimits:
-        return FusionLimits(families=FAMILIES, max_nodes=25)
+        return FusionLimits(ops=OPS, max_nodes=25)
 
 
 @pytest.fixture(autouse=True)

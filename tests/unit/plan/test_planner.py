@@ -14,6 +14,7 @@ from fuseplan.engines import registry
 from fuseplan.engines.base import YES, Executable, FusionLimits, KnobSpace, Support, config, no
 from fuseplan.errors import PlanIndexError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import Graph
+from fuseplan.ir.limits import POINTWISE
 from fuseplan.ir.region import Region
 from fuseplan.plan.planner import MAX_PLANS, make_plans
 from fuseplan.runtime.device import Device
@@ -33,7 +34,7 @@ class PickyEngine:
         self.builds: list[Any] = []
 
     def limits(self, device: Device) -> FusionLimits:
-        return FusionLimits(families=frozenset({"pointwise", "matmul"}))
+        return FusionLimits(ops=POINTWISE | {"matmul"})
 
     def supports(self, region: Region, device: Device) -> Support:
         if any(n.op == "matmul" for n in region.graph.nodes):
@@ -125,7 +126,7 @@ def test_refused_region_is_split_and_offered_again(engines: list[Any]) -> None:
     entry = make_plans(pointwise_graph(5), CPU).entries[0]
     assert entry.name == "small"
     assert [len(a.region.graph.nodes) for a in entry.assignments] == [2, 1, 2]
-    assert "split" in entry.assignments[1].region.reason
+    assert entry.assignments[1].starts.startswith("small: ")
 
 
 def test_node_that_one_engine_refuses_goes_to_another_and_the_reason_is_kept(engines: list[Any]) -> None:
