@@ -12,6 +12,7 @@ from fuseplan.errors import InvalidGraphError
 from fuseplan.ir.graph import AttrValue, DraftNode
 from fuseplan.ir.region import Cost
 from fuseplan.ops.arrays import ArrayNamespace
+from fuseplan.ops.draws import Draw, Draws, Pool
 from fuseplan.ops.schema import Array, Attr, Call, FragmentBuilder, NodeView, OpSchema, Port, Sample, register, reject
 from fuseplan.ops.shapes import Dims, channels_last, set_dim
 
@@ -144,6 +145,25 @@ def _attrs(pad: Any, stride: Any, dilation: Any, **more: AttrValue) -> dict[str,
     return {"pre_padding": pad, "post_padding": pad, "stride": stride, "dilation": dilation, **more}
 
 
+def _draw(pool: Pool) -> Draw | None:
+    """A drawn image of one to three axes and a new filter, groups included."""
+    rng, x = pool.rng, pool.of_rank(range(3, 6))
+    _, c, *size = x.need_dim()
+    taps, step, dilation, pre, post = (
+        tuple(rng.choice(values) for _ in size) for values in ((1, 2, 3), (1, 1, 2, 3), (1, 1, 2), (0, 1, 2), (0, 1, 2))
+    )
+    reach = ((t - 1) * d for t, d in zip(taps, dilation, strict=True))
+    if any(r >= s + p + q for r, s, p, q in zip(reach, size, pre, post, strict=True)):
+        return None
+    groups = rng.choice([g for g in range(1, c + 1) if c % g == 0])
+    w = pool.input((groups * rng.choice((1, 2, 3)), c // groups, *taps))
+    pads: dict[str, AttrValue] = {"pre_padding": pre, "post_padding": post}
+    return Draw(
+        {X: x, W: w},
+        attrs={**pads, "stride": step, "dilation": dilation, "convolution_mode": rng.choice(_MODES)},
+    )
+
+
 def _samples() -> Iterable[Sample]:
     bad = InvalidGraphError
     nhwc = ((2, 4, 5, 6), "FLOAT", (120, 1, 24, 4))
@@ -208,6 +228,7 @@ CONV_FPROP = register(
         name="conv_fprop", family="conv",
         inputs=(Port(X), Port(W)), outputs=(Port(Y),),
         infer=_infer, reference=_reference, cost=_cost, decompose=_decompose, samples=_samples,
+        draws=Draws(_draw, weight=3.0),
         call=_CALL,
         attrs=(
             *(Attr(name, "ints") for name in ("padding", "pre_padding", "post_padding", "stride", "dilation")),

@@ -9,6 +9,7 @@ from fuseplan.ir.graph import DraftNode, packed_stride
 from fuseplan.ir.region import Cost
 from fuseplan.ops import schema
 from fuseplan.ops.arrays import ArrayNamespace
+from fuseplan.ops.draws import Draw, Draws, Pool
 from fuseplan.ops.schema import Array, Attr, Call, FragmentBuilder, NodeView, OpSchema, Port, Sample, register, reject
 from fuseplan.ops.shapes import set_dim
 
@@ -41,6 +42,14 @@ def _cost(view: NodeView) -> Cost:
     return Cost(2.0 * view.made("C").numel * view.need("A").dim[-1], view.in_bytes, view.out_bytes)
 
 
+def _draw(pool: Pool) -> Draw:
+    """A drawn tensor times a new input, which may broadcast over batch axes or carry them."""
+    rng, a = pool.rng, pool.of_rank(range(2, 5))
+    *batch, k = a.need_dim()[:-2] + a.need_dim()[-1:]
+    lead = (rng.choice((1, d)) if d > 1 else rng.choice((1, 2)) for d in batch)
+    return Draw({"A": a, "B": pool.input((*lead, k, rng.choice((1, 8, 65))))})
+
+
 def _samples() -> Iterable[Sample]:
     bad = InvalidGraphError
     yield Sample("odd", {"A": ((5, 7), "FLOAT"), "B": ((7, 3), "FLOAT")})
@@ -69,6 +78,7 @@ MATMUL = register(
         name="matmul", family="matmul",
         inputs=(Port("A"), Port("B")), outputs=(Port("C"),),
         infer=_infer, reference=_reference, cost=_cost, decompose=_decompose, samples=_samples,
+        draws=Draws(_draw, weight=3.0),
         call=Call(
             positional=("A", "B", "compute_data_type", "padding", "name"),
             classic=("A", "B", "compute_data_type", "padding", "name"),

@@ -7,10 +7,12 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from fuseplan.dtypes import FLOAT
 from fuseplan.errors import InvalidGraphError
 from fuseplan.ir.graph import DraftNode
 from fuseplan.ir.region import Cost
 from fuseplan.ops.arrays import ArrayNamespace
+from fuseplan.ops.draws import Draw, Draws, Pool
 from fuseplan.ops.schema import Array, Attr, Call, FragmentBuilder, NodeView, OpSchema, Port, Sample, register, reject
 from fuseplan.ops.shapes import Dims, broadcasts_to, check_scalar, keep_order, need_stride, same_stride, set_dim
 
@@ -216,6 +218,23 @@ def _rmsnorm_samples() -> Iterable[Sample]:
     yield _without_mean(_sample("no-scale-unknown-axes", ((3, 4, 5), "FLOAT"), None, fails=InvalidGraphError))
 
 
+def _draw(pool: Pool, stats: tuple[str, ...]) -> Draw | None:
+    """Over the last axes, or over one, of three elements at least."""
+    rng, x = pool.rng, pool.like()
+    dim = x.need_dim()
+    if len(dim) < 2:
+        return None
+    axes = range(rng.randrange(1, len(dim)), len(dim)) if rng.random() < 0.8 else [rng.randrange(1, len(dim))]
+    scale = tuple(d if i in axes else 1 for i, d in enumerate(dim))
+    if prod(scale) < 3:
+        return None
+    phase = rng.choice(("TRAINING", "INFERENCE"))
+    inputs = {X: x, SCALE: pool.input(scale), EPS: pool.scalar(len(dim), 0.1, FLOAT)}
+    if rng.random() < 0.5:
+        inputs[BIAS] = pool.input(scale)
+    return Draw(inputs, dict.fromkeys((Y, *(stats if phase == "TRAINING" else ()))), {PHASE: phase})
+
+
 _ATTRS = (Attr(PHASE, "enum:norm_forward_phase", is_required=True),)
 _INPUTS = (Port(X), Port(SCALE, is_optional=True), Port(BIAS, is_optional=True), Port(EPS))
 _INV_PORT = Port(INV, is_optional=True)
@@ -246,6 +265,7 @@ LAYERNORM = register(
         name="layernorm", family="norm",
         inputs=_INPUTS, outputs=(Port(Y), Port(MEAN, is_optional=True), _INV_PORT),
         infer=_infer, reference=_layernorm, cost=_cost, decompose=_decompose, samples=_layernorm_samples,
+        draws=Draws(lambda pool: _draw(pool, (MEAN, INV)), weight=2.5),
         call=_call(
             "Take off the mean and divide by the standard deviation over the axes where scale is not 1.\n", _results
         ),
@@ -258,6 +278,7 @@ RMSNORM = register(
         name="rmsnorm", family="norm",
         inputs=_INPUTS, outputs=(Port(Y), _INV_PORT),
         infer=_infer, reference=_rmsnorm, cost=_cost, decompose=_decompose, samples=_rmsnorm_samples,
+        draws=Draws(lambda pool: _draw(pool, (INV,)), weight=2.5),
         call=_call(
             "Divide by the root mean square over the axes where scale is not 1.\n",
             lambda bound: tuple(p for p in _results(bound) if p != MEAN),

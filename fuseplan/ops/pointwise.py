@@ -13,7 +13,7 @@ from typing import Any
 from fuseplan.ir.graph import DraftNode
 from fuseplan.ir.region import Cost
 from fuseplan.ops.arrays import ArrayNamespace
-from fuseplan.ops.pointwise_samples import Domain, samples_of
+from fuseplan.ops.pointwise_samples import Domain, draws_of, samples_of
 from fuseplan.ops.schema import Array, Attr, Call, FragmentBuilder, NodeView, OpSchema, Port, register, reject
 from fuseplan.ops.shapes import broadcast_inputs, broadcasts_to, keep_order, need_stride, same_stride
 
@@ -33,7 +33,7 @@ class Pointwise:
         flops: work per element
         is_exact: see `OpSchema.is_exact`
         is_float_only: the formula has no meaning in integer arithmetic
-        domain: where samples draw their inputs from
+        domain: where samples and random graphs draw their inputs from
         check: further checks of a draft, before inference
         needs_rank: `emit` gets the first input's own rank as ``rank``
     """
@@ -155,6 +155,7 @@ def define(rows: Iterable[Pointwise]) -> None:
                 inputs=tuple(Port(p) for p in row.ports), outputs=(Port(OUT),),
                 infer=_infer(row), reference=_reference(row), cost=_cost(row), decompose=_decompose(row),
                 samples=samples_of(row.ports, row.domain, is_float_only=row.is_float_only),
+                draws=draws_of(row.ports, row.domain),
                 call=Call(
                     positional=(*row.ports, *attrs, *tail), classic=(*row.ports, *attrs, "compute_data_type", "name"),
                     doc=row.doc, names={OUT: "OUT_0"},

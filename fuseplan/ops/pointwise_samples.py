@@ -1,14 +1,17 @@
-"""Test cases that every pointwise op gets, made from its ports and the domain of its formula."""
+"""Test cases and draws that every pointwise op gets, made from its ports and the domain of its formula."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from fuseplan.dtypes import BOOLEAN
 from fuseplan.errors import InvalidGraphError
-from fuseplan.ir.graph import AttrValue
+from fuseplan.ir.graph import AttrValue, DraftTensor
+from fuseplan.ops.draws import Draw, Draws, Pool
 from fuseplan.ops.schema import Sample
 
 OUT = "y"
@@ -24,7 +27,7 @@ _DIMS: dict[str, tuple[tuple[int, ...], ...]] = {  # dims of the first, second, 
 
 @dataclass(frozen=True)
 class Domain:
-    """Where an op's sample inputs come from.
+    """Where an op's inputs in samples and random graphs come from.
 
     Args:
         low, high: range of random inputs
@@ -33,6 +36,9 @@ class Domain:
         attr_sets: attribute values, used in turn
         is_logical: truth values in and out are usual
         bad_attrs: attribute values that validation must refuse
+        operands: what random graphs draw: ``any``, ``bounded`` or ``positive``; ports with a range above 0 are positive
+        is_continuous: see `Draws`; never true of an op of truth values
+        draw_attrs: draws attributes that depend on the first operand's rank, for ops whose result has its dims
     """
 
     low: float = -2.0
@@ -42,6 +48,9 @@ class Domain:
     attr_sets: tuple[Mapping[str, AttrValue], ...] = ({},)
     is_logical: bool = False
     bad_attrs: tuple[Mapping[str, AttrValue], ...] = ()
+    operands: str = "any"
+    is_continuous: bool = True
+    draw_attrs: Callable[[random.Random, int], Mapping[str, AttrValue]] | None = None
 
 
 @dataclass(frozen=True)
@@ -101,3 +110,31 @@ def samples_of(ports: tuple[str, ...], domain: Domain, *, is_float_only: bool) -
     """The sample function of an op with these input ports."""
     cases = _Cases(ports, domain, is_float_only)
     return lambda: chain(cases.good(), cases.bad())
+
+
+def draws_of(ports: tuple[str, ...], domain: Domain) -> Draws:
+    """How random graphs draw an op with these input ports."""
+
+    def operand(pool: Pool, port: str, x: DraftTensor) -> DraftTensor:
+        low, _ = domain.ranges.get(port, (domain.low, domain.high))
+        if low > 0 or domain.operands == "positive":
+            return pool.positive(x)
+        return pool.bounded(x) if domain.operands == "bounded" else x
+
+    def draw(pool: Pool) -> Draw:
+        rng = pool.rng
+        drawn = [pool.like() for _ in ports]
+        if rng.random() < 0.1:
+            drawn = drawn[:1] * len(ports)
+        inputs = {port: operand(pool, port, x) for port, x in zip(ports, drawn, strict=True)}
+        truth = {OUT: BOOLEAN} if domain.is_logical else {}
+        if domain.draw_attrs is not None:
+            return Draw(inputs, attrs=domain.draw_attrs(rng, len(inputs[ports[0]].need_dim())))
+        attrs = rng.choice([a for a in domain.attr_sets if not pool.is_whole or _is_whole(a)])
+        return Draw(inputs, {OUT: pool.dim} if rng.random() < 0.04 else {}, attrs, truth)
+
+    return Draws(draw, is_continuous=domain.is_continuous and not domain.is_logical)
+
+
+def _is_whole(attrs: Mapping[str, AttrValue]) -> bool:
+    return all(value.is_integer() for value in attrs.values() if isinstance(value, float))

@@ -14,7 +14,9 @@ from fuseplan.ops.schema import Array, Attr, FragmentBuilder, reject
 _IN = ("input",)
 _POSITIVE = Domain(low=0.05, high=4.0)
 _ANGLE = Domain(low=-1.4, high=1.4, huge=0.0)
+_SLOPE = Domain(low=-1.4, high=1.4, huge=0.0, operands="bounded")
 _TRUTH = Domain(is_logical=True)
+_STEPS = Domain(is_continuous=False)
 
 
 def sigmoid_reference(xp: ArrayNamespace, x: Array) -> Array:
@@ -171,22 +173,29 @@ _RELUS = Domain(
         {"negative_slope": 0.125, "lower_clip": 0.5, "upper_clip": 1.0},
         {"negative_slope": 0.1, "lower_clip": None, "upper_clip": None},
         {"negative_slope": None, "lower_clip": None, "upper_clip": 0.0},
+        {"negative_slope": None, "lower_clip": -1.0, "upper_clip": 2.0},
+        {"negative_slope": 2.0, "lower_clip": 1.0, "upper_clip": 3.0},
     )
 )
 _BETAS = Domain(attr_sets=({"swish_beta": None}, {"swish_beta": 1.702}, {"swish_beta": -0.5}))
-_AXES = Domain(attr_sets=({"axis": 0}, {"axis": 1}, {"axis": 2}), huge=0.0, bad_attrs=({"axis": None}, {"axis": 3}))
+_AXES = Domain(
+    attr_sets=({"axis": 0}, {"axis": 1}, {"axis": 2}), huge=0.0, bad_attrs=({"axis": None}, {"axis": 3}),
+    draw_attrs=lambda rng, rank: {"axis": rng.randrange(-rank, rank)},
+)  # fmt: skip
 
 define(  # table
     (
         ExactRow("abs", _IN, _of("abs"), primitive("abs"), "Absolute value."),
         ExactRow("neg", _IN, lambda xp, x: -x, primitive("neg"), "Negative."),
-        ExactRow("ceil", _IN, _of("ceil"), primitive("ceil"), "Smallest integer that is not less."),
-        ExactRow("floor", _IN, _of("floor"), primitive("floor"), "Largest integer that is not more."),
+        ExactRow("ceil", _IN, _of("ceil"), primitive("ceil"), "Smallest integer that is not less.", domain=_STEPS),
+        ExactRow("floor", _IN, _of("floor"), primitive("floor"), "Largest integer that is not more.", domain=_STEPS),
         FloatRow("cos", _IN, _of("cos"), primitive("cos"), "Cosine of radians.", 8, domain=_ANGLE),
         FloatRow("sin", _IN, _of("sin"), primitive("sin"), "Sine of radians.", 8, domain=_ANGLE),
-        FloatRow("tan", _IN, _of("tan"), primitive("tan"), "Tangent of radians.", 8, domain=_ANGLE),
+        FloatRow("tan", _IN, _of("tan"), primitive("tan"), "Tangent of radians.", 8, domain=_SLOPE),
         FloatRow("erf", _IN, _of("erf"), primitive("erf"), "Error function.", 8),
-        FloatRow("exp", _IN, _of("exp"), primitive("exp"), "e to the power of x.", 4),
+        FloatRow(
+            "exp", _IN, _of("exp"), primitive("exp"), "e to the power of x.", 4, domain=Domain(operands="bounded"),
+        ),
         FloatRow("log", _IN, _of("log"), primitive("log"), "Natural logarithm.", 4, domain=_POSITIVE),
         FloatRow("tanh", _IN, _of("tanh"), primitive("tanh"), "Hyperbolic tangent.", 8),
         FloatRow("sqrt", _IN, _of("sqrt"), primitive("sqrt"), "Square root.", is_exact=True, domain=_POSITIVE),
@@ -196,7 +205,7 @@ define(  # table
         ),
         FloatRow(
             "reciprocal", _IN, lambda xp, x: 1 / x, lambda b, x: b.emit("div", b.const(1.0), x),
-            "One over x.", is_exact=True,
+            "One over x.", is_exact=True, domain=Domain(operands="positive"),
         ),
         ExactRow("identity", _IN, lambda xp, x: x, primitive("cast"), "Copy, and conversion to the output's type."),
         ExactRow("logical_not", _IN, lambda xp, x: x == 0, primitive("not_"), "1 where x is 0, else 0.", domain=_TRUTH),

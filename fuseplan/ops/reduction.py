@@ -9,6 +9,7 @@ from fuseplan.errors import InvalidGraphError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import DraftNode
 from fuseplan.ir.region import Cost
 from fuseplan.ops.arrays import ArrayNamespace
+from fuseplan.ops.draws import Draw, Draws, Pool
 from fuseplan.ops.schema import Array, Attr, Call, FragmentBuilder, NodeView, OpSchema, Port, Sample, register, reject
 from fuseplan.ops.shapes import channels_last
 
@@ -102,6 +103,14 @@ def _cost(view: NodeView) -> Cost:
     return Cost(float(view.need(_INPUT).numel), view.in_bytes, view.out_bytes)
 
 
+def _draw(pool: Pool) -> Draw:
+    """Any axes and any mode but products, which leave the range of most types."""
+    x = pool.like()
+    kept = tuple(1 if pool.rng.random() < 0.5 else d for d in x.need_dim())
+    modes = [m for m in MODES if "MUL" not in m and not (m == "NORM2" and pool.is_whole)]
+    return Draw({_INPUT: x}, {_OUT: kept}, {"mode": pool.rng.choice(modes)})
+
+
 def _samples() -> Iterable[Sample]:
     bad = InvalidGraphError
     for mode in MODES:
@@ -134,6 +143,7 @@ REDUCTION = register(
         name="reduction", family="reduction",
         inputs=(Port(_INPUT), Port("group_offset", is_optional=True)), outputs=(Port(_OUT),),
         infer=_infer, reference=_reference, cost=_cost, decompose=_decompose, samples=_samples,
+        draws=Draws(_draw, weight=8.0),
         call=Call(
             positional=(_INPUT, "group_offset", "mode"),
             classic=(_INPUT, "mode", "compute_data_type", "name", "group_offset"),

@@ -15,6 +15,7 @@ from fuseplan.dtypes import DType
 from fuseplan.errors import InvalidGraphError
 from fuseplan.ir.graph import Attrs, AttrValue, DraftNode, Graph, Node, TensorSpec
 from fuseplan.ir.region import Cost, Value
+from fuseplan.ops.draws import Draws
 
 Array = Any  # an array of NumPy, PyTorch or any other library that the adapter knows
 
@@ -251,6 +252,7 @@ class OpSchema:
         window: for ops that only look at their first input's memory in another way: ``window(view, stride)`` gives
             what the result is of a source that has these strides, None where it cannot be said so
         samples: yields test cases
+        draws: how random graphs of tests draw a node
         call: the API's method
         is_exact: correctly rounded operation: engines must agree bit for bit in FLOAT
         exact_when: for ops where that depends on attributes: whether this node is exact
@@ -266,6 +268,7 @@ class OpSchema:
     decompose: Callable[[FragmentBuilder, NodeView, dict[str, int]], dict[str, int]]
     samples: Callable[[], Iterable[Sample]]
     call: Call
+    draws: Draws = Draws()
     attrs: tuple[Attr, ...] = ()
     window: Callable[[NodeView, tuple[int, ...]], Window | None] | None = None
     is_exact: bool = False

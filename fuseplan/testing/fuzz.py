@@ -10,10 +10,9 @@ from fuseplan.engines.registry import engines_for
 from fuseplan.ir.graph import Graph
 from fuseplan.ir.serialize import dumps
 from fuseplan.ir.text import print_graph
-from fuseplan.testing.random_graphs import exact_graph, smooth_graph
+from fuseplan.testing.random_graphs import exact_graph, smooth_graph, wide_graph
 from fuseplan.testing.run import judge_engines
 from fuseplan.testing.shrink import shrink
-from fuseplan.testing.wide_graphs import wide_graph
 
 KINDS: dict[str, Callable[[int], Graph]] = {"exact": exact_graph, "smooth": smooth_graph, "wide": wide_graph}
 #: Share of elements that may be undecided; wide graphs hold ill-conditioned operations on purpose.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from fuseplan.ir.graph import Graph
-from fuseplan.testing.random_graphs import exact_graph, smooth_graph
+from fuseplan.testing.random_graphs import exact_graph, smooth_graph, wide_graph
 
 _SEEDS = st.integers(0, 2**31)
 
 
 def graphs() -> st.SearchStrategy[Graph]:
-    """Valid graphs of both kinds of `random_graphs`."""
-    return st.one_of(st.builds(exact_graph, _SEEDS), st.builds(smooth_graph, _SEEDS))
+    """Valid graphs of all kinds of `random_graphs`."""
+    return st.one_of(*(st.builds(make, _SEEDS) for make in (exact_graph, smooth_graph, wide_graph)))
 
 
 def dims(max_rank: int = 5, max_extent: int = 6) -> st.SearchStrategy[tuple[int, ...]]:

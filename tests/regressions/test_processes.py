@@ -21,8 +21,8 @@ from fuseplan.ir.graph import Graph
 from fuseplan.ops.judge import judge
 from fuseplan.plan.plan import BuiltPlan
 from fuseplan.runtime.device import Device, cpu_device
+from fuseplan.testing.random_graphs import wide_graph
 from fuseplan.testing.run import build_on, random_inputs, run_on_host
-from fuseplan.testing.wide_graphs import wide_graph
 
 SEEDS = range(100, 112)
 
@@ -31,7 +31,7 @@ import sys, time
 from fuseplan.plan.planner import make_plans
 from fuseplan.runtime.device import cpu_device
 from fuseplan.testing.run import build_on, judge_engines
-from fuseplan.testing.wide_graphs import wide_graph
+from fuseplan.testing.random_graphs import wide_graph
 stopped = seed = 0
 print("ready", flush=True)
 while not stopped:
