@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from fuseplan.cli.main import app
+import sys
 
-app(prog_name="fuseplan")
+from fuseplan.cli.main import main
+
+sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import platform
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from fuseplan.runtime import artifacts, cuda, toolchain
 from fuseplan.runtime.device import cpu_device, cuda_devices
 from fuseplan.runtime.dispatch import native
 
-REQUIRED = ("numpy", "ml_dtypes", "array-api-compat", "platformdirs", "typer", "rich")
+REQUIRED = ("numpy", "ml_dtypes", "array-api-compat", "platformdirs", "rich")
 TRITON = "triton"  # not an engine: the package
 
 
@@ -104,7 +105,7 @@ def findings() -> list[Finding]:
     return [*_packages(), *_toolchain(), *_cache(), *_devices()]
 
 
-def doctor() -> None:
+def doctor(args: argparse.Namespace) -> int:
     """Show what fuseplan finds on this machine, and what is lost where something is missing."""
     table = Table(title="fuseplan doctor")
     for column in ("subject", "found", "what is lost"):
@@ -112,3 +113,4 @@ def doctor() -> None:
     for one in findings():
         table.add_row(one.subject, one.found, one.lost or "-")
     Console().print(table)
+    return 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 import fuseplan
 from fuseplan.api import structure
@@ -21,22 +21,23 @@ from fuseplan.runtime.device import device_of
 _ACCEPTED = "pass a file with repr(graph), or with the bytes of graph.serialize()"
 
 
-def explain(
-    file: Annotated[Path, typer.Argument(help="A file with repr(graph), or with the bytes of graph.serialize().")],
-    device: Annotated[str, typer.Option(help='"cpu", "cuda" or "cuda:1".')] = "cpu",
-    source: Annotated[
-        bool, typer.Option("--source", help="Also print the source of the first plan's kernels.")
-    ] = False,
-) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, help="a file with repr(graph), or with the bytes of graph.serialize()")
+    parser.add_argument("--device", default="cpu", help='"cpu", "cuda" or "cuda:1"; default: cpu')
+    parser.add_argument("--source", action="store_true", help="also print the source of the first plan's kernels")
+
+
+def explain(args: argparse.Namespace) -> int:
     """Show what is fused and why, the ranking of plans, refusals with reasons, and keys."""
-    if not file.is_file():
-        typer.echo(f"fuseplan explain: no file {str(file)!r}", err=True)
-        raise typer.Exit(2)
+    if not args.file.is_file():
+        print(f"fuseplan explain: no file {str(args.file)!r}", file=sys.stderr)
+        return 2
     try:
-        typer.echo(_explain(file.read_bytes(), device, source))
+        print(_explain(args.file.read_bytes(), args.device, args.source))
     except FuseplanError as error:
-        typer.echo(f"fuseplan explain: {file}: {error}", err=True)
-        raise typer.Exit(1) from None
+        print(f"fuseplan explain: {args.file}: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _explain(data: bytes, device: str, source: bool) -> str:

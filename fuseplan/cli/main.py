@@ -1,45 +1,49 @@
-"""The command line: one application, one file per command."""
+"""The command line: one file per command, on the standard library (docs/design/0005-command-line.md)."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+import argparse
+import sys
+from collections.abc import Sequence
 
 from fuseplan.api.version import __version__
-from fuseplan.cli.doctor import doctor
-from fuseplan.cli.explain import explain
-from fuseplan.cli.run import run
-from fuseplan.cli.tour import tour
+from fuseplan.cli import doctor, explain, run
+from fuseplan.cli.tour import command as tour
 
-app = typer.Typer(
-    name="fuseplan",
-    help="Graphs of fused deep-learning kernels: tour, run programs, explain plans, check the set-up.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,  # a program under `fuseplan run` shows its own traceback
+COMMANDS = (
+    ("tour", tour.tour, tour.add_arguments),
+    ("run", run.run, run.add_arguments),
+    ("explain", explain.explain, explain.add_arguments),
+    ("doctor", doctor.doctor, None),
 )
 
 
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
-        typer.echo(f"fuseplan {__version__}")
-        raise typer.Exit
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; what it gives has the command's function as `call`."""
+    parser = argparse.ArgumentParser(
+        "fuseplan",
+        description="Graphs of fused deep-learning kernels: tour, run programs, explain plans, check the set-up.",
+    )
+    parser.add_argument("--version", action="version", version=f"fuseplan {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, call, add_arguments in COMMANDS:
+        doc = (call.__doc__ or "").strip()
+        one = commands.add_parser(name, help=doc, description=doc, allow_abbrev=False)
+        one.set_defaults(call=call)
+        if add_arguments is not None:
+            add_arguments(one)
+    return parser
 
 
-@app.callback()
-def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True,
-                                          help="Show the version and exit.")] = False,
-) -> None:  # fmt: skip
-    """Options of the command itself."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; without one, show the help."""
+    parser = make_parser()
+    args = parser.parse_args(argv)
+    if "call" not in args:
+        parser.print_help()
+        return 2
+    return int(args.call(args))
 
-
-app.command()(tour)
-# Everything after the program's name belongs to the program, options included.
-app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(run)
-app.command()(explain)
-app.command()(doctor)
 
 if __name__ == "__main__":
-    app()
+    sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.util
 import runpy
@@ -11,9 +12,6 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
-from typing import Annotated
-
-import typer
 
 import fuseplan
 
@@ -97,21 +95,24 @@ def _show_program_only(kind: type[BaseException], problem: BaseException, trace:
     sys.__excepthook__(kind, problem.with_traceback(rest), rest)
 
 
-def run(
-    program: Annotated[str, typer.Argument(metavar="FILE_OR_MODULE", help="A Python file, or with -m a module.")],
-    args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments of the program.")] = None,
-    is_module: Annotated[bool, typer.Option("-m", help="FILE_OR_MODULE is the name of a module.")] = False,
-) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-m", dest="is_module", action="store_true", help="FILE_OR_MODULE is the name of a module")
+    parser.add_argument("program", metavar="FILE_OR_MODULE", help="a Python file, or with -m a module")
+    parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the program")
+
+
+def run(args: argparse.Namespace) -> int:
     """Run a program that says `import cudnn` against fuseplan."""
+    file = Path(args.program)
+    if not args.is_module and not file.is_file():
+        print(f"fuseplan run: no file {args.program!r}; for a module, put -m before its name", file=sys.stderr)
+        return 2
     install_alias()
     sys.excepthook = _show_program_only
-    sys.argv = [program, *(args or [])]
-    if is_module:
+    sys.argv = [args.program, *args.args]
+    if args.is_module:
         sys.path.insert(0, str(Path.cwd()))
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
-        return
-    file = Path(program)
-    if not file.is_file():
-        typer.echo(f"fuseplan run: no file {program!r}; for a module, put -m before its name", err=True)
-        raise typer.Exit(2)
-    _run_file(file)
+        runpy.run_module(args.program, run_name="__main__", alter_sys=True)
+    else:
+        _run_file(file)
+    return 0

@@ -1,7 +1,1 @@
-"""`fuseplan tour`: eight short programs that run, check and time what the package does."""
-
-from __future__ import annotations
-
-from fuseplan.cli.tour.command import tour
-
-__all__ = ["tour"]
+"""`fuseplan tour`: eight short programs to read, in the order of `command.PROGRAMS`; start with `convolution`."""

@@ -1,82 +1,86 @@
-"""The command `fuseplan tour`: runs the sections, then a table of what they found."""
+"""`fuseplan tour`: runs the programs beside this file, then shows a table of what they found."""
 
 from __future__ import annotations
 
+import argparse
 import time
 import traceback
 from collections.abc import Callable
-from enum import Enum
-from typing import Annotated
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
-from fuseplan.cli.tour import kernels, lifecycle
-from fuseplan.cli.tour.stage import Outcome, Stage, TourError, load_torch
+from fuseplan.cli.tour import (
+    attention,
+    autotuning,
+    convolution,
+    dynamic_shapes,
+    environment,
+    matmul_epilogue,
+    repeated_calls,
+    saving,
+)
+from fuseplan.cli.tour.setting import Outcome, Setting, TourError
 
-Section = Callable[[Stage], Outcome]
-SECTIONS: tuple[tuple[str, Section], ...] = (
-    ("environment", lifecycle.environment),
-    ("convolution + bias + relu", kernels.conv_fusion),
-    ("autotuning", kernels.autotuning),
-    ("matmul, scale, bias, gelu, amax", kernels.matmul_epilogue),
-    ("causal attention", kernels.causal_attention),
-    ("save, load, run by uid", lifecycle.save_and_load),
-    ("dynamic shapes", lifecycle.dynamic_shapes),
-    ("repeated calls", lifecycle.repeated_calls),
+Program = Callable[[Setting], Outcome]
+PROGRAMS: tuple[tuple[str, Program], ...] = (
+    ("environment", environment.run),
+    ("convolution + bias + relu", convolution.run),
+    ("autotuning", autotuning.run),
+    ("matmul, scale, bias, gelu, amax", matmul_epilogue.run),
+    ("causal attention", attention.run),
+    ("save, load, run by uid", saving.run),
+    ("dynamic shapes", dynamic_shapes.run),
+    ("repeated calls", repeated_calls.run),
 )
 
 
-class Size(str, Enum):
-    """Sizes of the problems."""
-
-    TINY = "tiny"
-    SMALL = "small"
-    TUTORIAL = "tutorial"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--size", choices=("tiny", "small", "tutorial"),
+                        help="default: small on a CPU, tutorial on a GPU")  # fmt: skip
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: a GPU that PyTorch sees, else the CPU")
 
 
-class Place(str, Enum):
-    """Where the tour runs."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
-def tour(
-    size: Annotated[Size | None, typer.Option(help="Default: small on a CPU, tutorial on a GPU.")] = None,
-    device: Annotated[Place | None, typer.Option(help="Default: a GPU that PyTorch sees, else the CPU.")] = None,
-) -> None:
+def tour(args: argparse.Namespace) -> int:
     """Run, check and time eight short programs; exits with 1 if one of them fails."""
     console, torch = Console(), load_torch()
     has_cuda = torch is not None and torch.cuda.is_available()
-    place = device or (Place.CUDA if has_cuda else Place.CPU)
-    if place is Place.CUDA and not has_cuda:
+    device = args.device or ("cuda" if has_cuda else "cpu")
+    if device == "cuda" and not has_cuda:
         console.print("fuseplan tour: --device cuda needs PyTorch with a CUDA device; use --device cpu")
-        raise typer.Exit(2)
-    chosen = size or (Size.TUTORIAL if place is Place.CUDA else Size.SMALL)
-    stage = Stage(place.value, chosen.value, console, torch)
+        return 2
+    at = Setting(device, args.size or ("tutorial" if device == "cuda" else "small"), console, torch)
     start = time.perf_counter()
-    results = [_run_section(stage, number, *section) for number, section in enumerate(SECTIONS, 1)]
+    results = [(name, _run(at, f"{number}. {name}", program)) for number, (name, program) in enumerate(PROGRAMS, 1)]
     console.print(_summary(results))
     failed = [name for name, found in results if found is None]
     console.print(f"{len(results) - len(failed)} of {len(results)} sections in {time.perf_counter() - start:.0f} s")
     if failed:
         console.print(f"failed: {', '.join(failed)}")
-        raise typer.Exit(1)
+    return 1 if failed else 0
 
 
-def _run_section(stage: Stage, number: int, name: str, section: Section) -> tuple[str, Outcome | None]:
-    """Run one section; a failure is shown, and the next section still runs."""
-    stage.console.rule(f"{number}. {name}", align="left")
+def load_torch() -> Any:
+    """PyTorch, None where it is not installed."""
     try:
-        return name, section(stage)
+        import torch
+    except ImportError:
+        return None
+    return torch
+
+
+def _run(at: Setting, title: str, program: Program) -> Outcome | None:
+    """Run one program; a failure is shown, and the next one still runs."""
+    at.console.rule(f"{title}  [dim]{program.__module__}[/dim]", align="left")
+    try:
+        return program(at)
     except TourError as wrong:
-        stage.say("FAILED", str(wrong))
+        at.say("FAILED", str(wrong))
     except Exception as error:
-        stage.say("FAILED", f"{type(error).__name__}: {error}")
+        at.say("FAILED", f"{type(error).__name__}: {error}")
         traceback.print_exc()
-    return name, None
+    return None
 
 
 def _summary(results: list[tuple[str, Outcome | None]]) -> Table:

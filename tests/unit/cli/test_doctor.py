@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
 
 import fuseplan
 from fuseplan import settings
 from fuseplan.cli import doctor
-from fuseplan.cli.main import app
+from tests.unit.cli.invoke import invoke
 
 
 def test_doctor_reports_every_subject() -> None:
-    done = CliRunner().invoke(app, ["doctor"])
+    done = invoke("doctor")
     assert done.exit_code == 0, done.output
     subjects = {f.subject for f in doctor.findings()}
     assert {"Python", "numpy", "torch", "C compiler", "Python headers", "dispatcher", "kernel cache", "CPU"} <= subjects
@@ -21,7 +20,7 @@ def test_doctor_reports_every_subject() -> None:
 
 
 def test_version_is_that_of_the_package() -> None:
-    done = CliRunner().invoke(app, ["--version"])
+    done = invoke("--version")
     assert done.exit_code == 0 and done.output == f"fuseplan {fuseplan.__version__}\n"
 
 

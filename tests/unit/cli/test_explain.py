@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import fuseplan
-from fuseplan.cli.main import app
 from fuseplan.ir import serialize
+from tests.unit.cli.invoke import invoke
 
 
 def small_graph() -> fuseplan.pygraph:
@@ -31,7 +30,7 @@ def saved_graph(folder: Path) -> Path:
 
 
 def test_explain_graph_shows_regions_ranking_and_key(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["explain", str(saved_graph(tmp_path))])
+    done = invoke("explain", str(saved_graph(tmp_path)))
     assert done.exit_code == 0, done.output
     for piece in ("graph 'explained'", "canonical key", "ranking", "refusals", "region 0", "last"):
         assert piece in done.output
@@ -42,9 +41,9 @@ def test_explain_takes_the_repr_of_a_graph_as_it_was_declared_or_built(tmp_path:
     (tmp_path / "declared.json").write_text(repr(g))
     g.build()
     (tmp_path / "built.json").write_text(repr(g))
-    want = CliRunner().invoke(app, ["explain", str(saved_graph(tmp_path))]).output
+    want = invoke("explain", str(saved_graph(tmp_path))).output
     for name in ("declared.json", "built.json"):
-        done = CliRunner().invoke(app, ["explain", str(tmp_path / name)])
+        done = invoke("explain", str(tmp_path / name))
         assert done.exit_code == 0, done.output
         assert done.output == want
 
@@ -53,7 +52,7 @@ def test_explain_invalid_graph_names_the_node(tmp_path: Path) -> None:
     g = fuseplan.pygraph(io_data_type=fuseplan.data_type.FLOAT, device="cpu")
     g.reduction(input=g.tensor(dim=[4, 8]), mode=fuseplan.reduction_mode.ADD, name="sum").set_output(True)
     (tmp_path / "bad.json").write_text(repr(g))
-    done = CliRunner().invoke(app, ["explain", str(tmp_path / "bad.json")])
+    done = invoke("explain", str(tmp_path / "bad.json"))
     assert done.exit_code == 1
     assert "node 'sum'" in done.output and "set_dim" in done.output
 
@@ -61,20 +60,20 @@ def test_explain_invalid_graph_names_the_node(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ['{"format": "other"}', "[1, 2]", "import cudnn", "\x00"])
 def test_explain_other_files_says_what_it_takes(tmp_path: Path, text: str) -> None:
     (tmp_path / "other.txt").write_text(text)
-    done = CliRunner().invoke(app, ["explain", str(tmp_path / "other.txt")])
+    done = invoke("explain", str(tmp_path / "other.txt"))
     assert done.exit_code == 1
     assert "other.txt" in done.output and "repr(graph)" in done.output and "serialize()" in done.output
 
 
 def test_explain_file_that_is_no_graph_says_why(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"format": "other"}')
-    done = CliRunner().invoke(app, ["explain", str(tmp_path / "other.json")])
+    done = invoke("explain", str(tmp_path / "other.json"))
     assert done.exit_code == 1
     assert "other.json" in done.output
 
 
 def test_explain_missing_file_says_so(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["explain", str(tmp_path / "none.json")])
+    done = invoke("explain", str(tmp_path / "none.json"))
     assert done.exit_code == 2
     assert "no file" in done.output
 
@@ -83,7 +82,7 @@ def test_explain_saved_plan_shows_what_the_file_holds(tmp_path: Path) -> None:
     g = small_graph()
     g.build()
     (tmp_path / "plan.bin").write_bytes(bytes(g.serialize()))
-    done = CliRunner().invoke(app, ["explain", str(tmp_path / "plan.bin")])
+    done = invoke("explain", str(tmp_path / "plan.bin"))
     assert done.exit_code == 0, done.output
     for piece in ("saved plan", "launch 0", "canonical key", "ranking", "region 0"):
         assert piece in done.output
@@ -95,6 +94,6 @@ def test_explain_damaged_plan_says_so(tmp_path: Path) -> None:
     blob = bytearray(bytes(g.serialize()))
     blob[len(blob) // 2] ^= 0xFF
     (tmp_path / "plan.bin").write_bytes(bytes(blob))
-    done = CliRunner().invoke(app, ["explain", str(tmp_path / "plan.bin")])
+    done = invoke("explain", str(tmp_path / "plan.bin"))
     assert done.exit_code == 1
     assert "damaged" in done.output

@@ -13,9 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 def run_command(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """`fuseplan ARGS` in a process of its own, from the source tree."""
-    start = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from fuseplan.cli.main import app; app(prog_name='fuseplan')"
-    )
+    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from fuseplan.cli.main import main; sys.exit(main())"
     return subprocess.run([sys.executable, "-c", start, *args], cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
@@ -88,7 +86,7 @@ def test_run_traceback_starts_in_the_program(form: tuple[str, ...], tmp_path: Pa
     assert done.returncode == 1
     first, frame, *_ = done.stderr.splitlines()
     assert first.startswith("Traceback") and "bad.py" in frame and "line 3" in frame, done.stderr
-    assert "typer" not in done.stderr and "runpy" not in done.stderr
+    assert "cli/main.py" not in done.stderr and "runpy" not in done.stderr
     assert done.stderr.splitlines()[-1] == (
         "ModuleNotFoundError: No module named 'cudnn.no_such_part': fuseplan has no 'no_such_part' yet"
     )

@@ -3,57 +3,61 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 import fuseplan
-from fuseplan.cli.main import app
-from fuseplan.cli.tour import command, formulas, kernels, lifecycle
-from fuseplan.cli.tour.stage import Outcome, Stage, TourError
+from fuseplan.cli.tour import (
+    attention,
+    autotuning,
+    command,
+    convolution,
+    dynamic_shapes,
+    environment,
+    formulas,
+    matmul_epilogue,
+    repeated_calls,
+    saving,
+)
+from fuseplan.cli.tour.setting import Outcome, Setting, TourError
 from fuseplan.errors import ToolchainError
+from tests.unit.cli.invoke import invoke
 
 
 @pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
-    monkeypatch.setattr("fuseplan.cli.tour.stage.SECONDS_PER_TIMING", 0.0)
-    return Stage("cpu", "tiny", Console(force_terminal=False), None)
+def setting(monkeypatch: pytest.MonkeyPatch) -> Setting:
+    monkeypatch.setattr("fuseplan.cli.tour.setting.SECONDS_PER_TIMING", 0.0)
+    return Setting("cpu", "tiny", Console(force_terminal=False), None)
 
 
-ALONE: list[command.Section] = [
-    kernels.conv_fusion,
-    kernels.matmul_epilogue,
-    kernels.causal_attention,
-    lifecycle.save_and_load,
-    lifecycle.dynamic_shapes,
-]
+PROGRAMS = [convolution, autotuning, matmul_epilogue, attention, saving, dynamic_shapes, repeated_calls]
 
 
-@pytest.mark.parametrize("section", ALONE)
-def test_tour_section_matches_judge_and_formula(stage: Stage, section: command.Section) -> None:
-    found = section(stage)
-    assert found.error is not None and found.error <= stage.tolerance
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__.rpartition(".")[2])
+def test_tour_program_matches_judge_and_formula(setting: Setting, program: Any) -> None:
+    found = program.run(setting)
+    assert found.error is not None and found.error <= setting.tolerance
 
 
-@pytest.mark.parametrize("section", [kernels.autotuning, lifecycle.repeated_calls])
-def test_tour_section_that_needs_another_matches(stage: Stage, section: command.Section) -> None:
-    with pytest.raises(TourError, match="section 2"):
-        section(stage)
-    kernels.conv_fusion(stage)
-    found = section(stage)
-    assert found.error is not None and found.error <= stage.tolerance
+def test_tour_runs_every_program_of_its_folder_and_each_is_short() -> None:
+    folder = Path(command.__file__).parent
+    files = {p.stem for p in folder.glob("*.py")} - {"__init__", "command", "formulas", "setting"}
+    assert {program.__module__.rpartition(".")[2] for _, program in command.PROGRAMS} == files
+    assert len(command.PROGRAMS) == 8
+    assert max(len((folder / f"{name}.py").read_text().splitlines()) for name in files) < 60
 
 
-def test_tour_environment_names_the_device(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lifecycle.environment(stage).note == "cpu, FLOAT"
+def test_tour_environment_names_the_device(setting: Setting) -> None:
+    assert environment.run(setting).note == "cpu, FLOAT"
 
 
 def test_tour_autotuning_lists_a_plan_that_needs_a_missing_compiler_and_goes_on(
-    stage: Stage, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    setting: Setting, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernels.conv_fusion(stage)
     right = fuseplan.pygraph.get_workspace_size_plan_at_index
 
     def no_compiler(graph: fuseplan.pygraph, index: int) -> int:
@@ -62,31 +66,31 @@ def test_tour_autotuning_lists_a_plan_that_needs_a_missing_compiler_and_goes_on(
         return right(graph, index)
 
     monkeypatch.setattr(fuseplan.pygraph, "get_workspace_size_plan_at_index", no_compiler)
-    found = kernels.autotuning(stage)
-    assert found.error is not None and found.error <= stage.tolerance
+    found = autotuning.run(setting)
+    assert found.error is not None and found.error <= setting.tolerance
     assert "plan 0                 cannot run: there is no C compiler" in capsys.readouterr().out
 
 
-def test_tour_wrong_result_fails_its_section(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tour_wrong_result_fails_its_program(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     right = formulas.matmul
     monkeypatch.setattr(formulas, "matmul", lambda a, b: right(a, b) + 1e-3)
     with pytest.raises(TourError, match="error .* is over"):
-        lifecycle.save_and_load(stage)
+        saving.run(setting)
 
 
-def test_tour_exits_with_one_if_a_section_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bad(stage: Stage) -> Outcome:
+def test_tour_exits_with_one_if_a_program_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bad(at: Setting) -> Outcome:
         raise ValueError("on purpose")
 
-    def good(stage: Stage) -> Outcome:
+    def good(at: Setting) -> Outcome:
         return Outcome(note="fine")
 
-    monkeypatch.setattr(command, "SECTIONS", (("good", good), ("bad", bad)))
-    done = CliRunner().invoke(app, ["tour", "--device", "cpu", "--size", "tiny"])
+    monkeypatch.setattr(command, "PROGRAMS", (("good", good), ("bad", bad)))
+    done = invoke("tour", "--device", "cpu", "--size", "tiny")
     assert done.exit_code == 1
     assert "failed: bad" in done.output and "1 of 2 sections" in done.output
-    monkeypatch.setattr(command, "SECTIONS", (("good", good),))
-    assert CliRunner().invoke(app, ["tour", "--device", "cpu", "--size", "tiny"]).exit_code == 0
+    monkeypatch.setattr(command, "PROGRAMS", (("good", good),))
+    assert invoke("tour", "--device", "cpu", "--size", "tiny").exit_code == 0
 
 
 def test_formulas_match_plain_loops() -> None:

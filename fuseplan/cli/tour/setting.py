@@ -1,4 +1,4 @@
-"""What every section of the tour stands on: buffers, graphs, comparison with the judge, timing, printing."""
+"""What the programs of the tour share: buffers of a device, graphs on it, comparison with the judge, timing."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SECONDS_PER_TIMING = 0.25
 
 
 class TourError(Exception):
-    """A section's result is not what it should be."""
+    """A program's result is not what it should be."""
 
 
 @dataclass
 class Outcome:
-    """What a section found, for the summary; times in milliseconds."""
+    """What a program found, for the summary; times in milliseconds."""
 
     error: float | None = None
     ms: float | None = None
@@ -33,66 +33,44 @@ class Outcome:
     note: str = ""
 
 
-def load_torch() -> Any:
-    """PyTorch, None where it is not installed."""
-    try:
-        import torch
-    except ImportError:
-        return None
-    return torch
-
-
 @dataclass
-class Stage:
-    """Device, sizes and console of one tour.
+class Setting:
+    """Device and sizes of one tour.
 
     Args:
         device: ``"cpu"`` (NumPy, float32) or ``"cuda"`` (PyTorch, bfloat16)
         size: ``"tiny"``, ``"small"`` or ``"tutorial"``
         torch: PyTorch or None
-        kept: what a section leaves for a later one
     """
 
     device: str
     size: str
     console: Console
     torch: Any = None
-    kept: dict[str, Any] = field(default_factory=dict)
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
 
     def __post_init__(self) -> None:
         self.handle = fuseplan.create_handle(device=self.device)
+        self.is_cuda = self.device == "cuda"
         self.io = fuseplan.data_type.BFLOAT16 if self.is_cuda else fuseplan.data_type.FLOAT
-
-    @property
-    def is_cuda(self) -> bool:
-        return self.device == "cuda"
-
-    @property
-    def tolerance(self) -> float:
-        return TOLERANCE[self.io.name]
+        self.tolerance = TOLERANCE[self.io.name]
 
     def say(self, label: str, text: str) -> None:
-        """One line of a section."""
+        """One line of a program."""
         self.console.print(f"  {label:<22} {text}", highlight=False, markup=False, soft_wrap=True)
-
-    # buffers
 
     def normal(self, *dim: int, scale: float = 1.0, channels_last: bool = False) -> Any:
         """Normal random values on the device, in the io type."""
-        made = (self.rng.standard_normal(dim) * scale).astype(np.float32)
-        return self.put(_channels_last(made) if channels_last else made)
+        return self._put((self.rng.standard_normal(dim) * scale).astype(np.float32), channels_last)
 
-    def empty(self, *dim: int, channels_last: bool = False, dtype: str = "") -> Any:
-        """An output buffer; filled with NaN, so that what is not written shows."""
-        made = np.full(dim, np.nan, dtype=np.float32)
-        return self.put(_channels_last(made) if channels_last else made, dtype)
+    def empty(self, *dim: int, channels_last: bool = False, dtype: str = "bfloat16") -> Any:
+        """An output buffer, filled with NaN, so that what is not written shows; `dtype` is its PyTorch type."""
+        return self._put(np.full(dim, np.nan, dtype=np.float32), channels_last, dtype)
 
-    def put(self, array: Any, dtype: str = "") -> Any:
-        """A NumPy array as a buffer of the device; `dtype` names a PyTorch type other than the io type."""
-        if not self.is_cuda:
-            return array
-        return self.torch.from_numpy(array).to("cuda", getattr(self.torch, dtype or "bfloat16"))
+    def _put(self, array: Any, channels_last: bool, dtype: str = "bfloat16") -> Any:
+        if channels_last:  # the same values with axis 1 innermost in memory
+            array = np.ascontiguousarray(array.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+        return self.torch.from_numpy(array).to("cuda", getattr(self.torch, dtype)) if self.is_cuda else array
 
     def workspace(self, num_bytes: int) -> Any:
         """A workspace of at least one byte."""
@@ -108,24 +86,18 @@ class Stage:
         """A buffer as a PyTorch tensor over the same memory."""
         return self.torch.from_numpy(buffer) if isinstance(buffer, np.ndarray) else buffer
 
-    # graphs
-
     def graph(self, name: str, **options: Any) -> Any:
         """An empty graph with this tour's types and device."""
+        flt = fuseplan.data_type.FLOAT
         return fuseplan.pygraph(
-            name=name,
-            io_data_type=self.io,
-            intermediate_data_type=fuseplan.data_type.FLOAT,
-            compute_data_type=fuseplan.data_type.FLOAT,
-            handle=self.handle,
-            **options,
-        )
+            name=name, io_data_type=self.io, intermediate_data_type=flt, compute_data_type=flt,
+            handle=self.handle, **options,
+        )  # fmt: skip
 
-    def tensor(self, graph: Any, buffer: Any, name: str) -> Any:
-        """A graph tensor with the layout of a buffer."""
-        return graph.tensor(dim=list(buffer.shape), stride=stride_of(buffer), data_type=self.io, name=name)
-
-    # comparison and timing
+    def run(self, graph: Any, pack: Mapping[Any, Any]) -> None:
+        """Run a built graph once and wait for it."""
+        graph.execute(pack, self.workspace(graph.get_workspace_size()), handle=self.handle)
+        self.wait()
 
     def compare(self, graph: Any, pack: Mapping[Any, Any], result: Any, formula: Any) -> float:
         """Error of a result against the judge and against a formula of the tour's own, both printed.
@@ -135,19 +107,14 @@ class Stage:
             TourError: it is over the tolerance, or not a number
         """
         got = np.asarray(self.host(pack[result]), dtype=np.float64)
-        exact = self.judge(graph, pack)[result.get_uid()]
-        by_judge, by_formula = _relative(got, exact), _relative(got, formula)
-        self.say("error", f"{by_judge:.1e} against the judge, {by_formula:.1e} against the formula "
-                          f"(allowed {self.tolerance:.0e})")  # fmt: skip
+        exact = run_judge(graph.graph, {t.get_uid(): self.host(b) for t, b in pack.items()})[result.get_uid()]
+        by_judge, by_formula = relative_error(got, exact), relative_error(got, formula)
+        allowed = f"(allowed {self.tolerance:.0e})"
+        self.say("error", f"{by_judge:.1e} against the judge, {by_formula:.1e} against the formula {allowed}")
         error = max(by_judge, by_formula)
         if not error <= self.tolerance:
             raise TourError(f"{result.get_name()}: error {error:.2e} is over {self.tolerance:.0e}")
         return error
-
-    def judge(self, graph: Any, pack: Mapping[Any, Any]) -> dict[int, Any]:
-        """The float64 results of the graph, by uid."""
-        inputs = {t.get_uid(): self.host(b) for t, b in pack.items()}
-        return run_judge(graph.graph, inputs)
 
     def time(self, call: Callable[[], object]) -> float:
         """Median time of a call in milliseconds, after a warm-up, within a fixed budget (a slow call: one time)."""
@@ -172,51 +139,30 @@ class Stage:
         if self.is_cuda:
             self.torch.cuda.synchronize()
 
-    def run(self, graph: Any, pack: Mapping[Any, Any]) -> None:
-        """Run a built graph once and wait for it."""
-        graph.execute(pack, self.workspace(graph.get_workspace_size()), handle=self.handle)
-        self.wait()
-
     def measure(self, graph: Any, pack: Mapping[Any, Any], wanted: Mapping[Any, Any],
-                make_torch: Callable[[Any], Callable[[], object]], flops: float) -> Outcome:  # fmt: skip
-        """Build and run a graph, compare its results, time it, and print the time beside PyTorch's.
+                make_torch: Callable[[Any], Callable[[], object]]) -> Outcome:  # fmt: skip
+        """Run a built graph, compare its results, time it, and print the time beside PyTorch's.
 
         Args:
-            wanted: results as the tour's own formulas give them
+            wanted: results as the program's own formula gives them
             make_torch: the same work as a call, made with PyTorch
         """
-        graph.build()
-        self.say("plan", plan_name(graph))
+        name = graph.current_plan().name
+        self.say("plan", name)
         self.run(graph, pack)
         error = max(self.compare(graph, pack, result, formula) for result, formula in wanted.items())
         workspace, torch_ms = self.workspace(graph.get_workspace_size()), None
         ms = self.time(lambda: graph.execute(pack, workspace, handle=self.handle))
-        self.say("time", f"{ms:.3f} ms, {flops / ms / 1e6:.0f} GFLOP/s")
+        self.say("time", f"{ms:.3f} ms")
         if self.torch is None:
             self.say("PyTorch", "not installed")
         else:
             with self.torch.inference_mode():
                 torch_ms = self.time(make_torch(self.torch))
             self.say("PyTorch", f"{torch_ms:.3f} ms, {torch_ms / ms:.2f} times as long")
-        return Outcome(error, ms, torch_ms, plan_name(graph))
+        return Outcome(error, ms, torch_ms, name)
 
 
-def plan_name(graph: Any) -> str:
-    """Name of the plan that a built graph runs."""
-    return str(graph.current_plan().name)
-
-
-def _relative(got: Any, want: Any) -> float:
+def relative_error(got: Any, want: Any) -> float:
+    """Largest difference, relative to the largest value."""
     return float(np.max(np.abs(got - want)) / max(float(np.max(np.abs(want))), 1e-30))
-
-
-def _channels_last(array: Any) -> Any:
-    """The same values with axis 1 innermost in memory."""
-    return np.ascontiguousarray(array.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
-
-
-def stride_of(buffer: Any) -> list[int]:
-    """Strides of a buffer, in elements."""
-    if isinstance(buffer, np.ndarray):
-        return [s // buffer.itemsize for s in buffer.strides]
-    return list(buffer.stride())
