@@ -118,6 +118,61 @@ def causal_attention_bias_stats() -> Any:
     return g
 
 
+def row(g: Any, name: str, *dim: int) -> Any:
+    return g.tensor(dim=list(dim), name=name)
+
+
+@graph
+def gate_up_swish_product() -> Any:
+    g = new("gate_up_swish_product", HALF)
+    x, gate, up = row(g, "x", 1, 33, 24), row(g, "w_gate", 1, 24, 40), row(g, "w_up", 1, 24, 40)
+    g.mul(a=g.swish(input=g.matmul(A=x, B=gate)), b=g.matmul(A=x, B=up)).set_output(True)
+    return g
+
+
+@graph
+def prologue_matmul_epilogue() -> Any:
+    g = new("prologue_matmul_epilogue", HALF)
+    x, s, w, b = row(g, "x", 2, 19, 33), row(g, "s", 1, 1, 33), row(g, "w", 1, 33, 21), row(g, "b", 1, 1, 21)
+    g.relu(input=g.add(a=g.matmul(A=g.relu(input=g.mul(a=x, b=s)), B=w), b=b)).set_output(True)
+    return g
+
+
+@graph
+def norm_matmul() -> Any:
+    g = new("norm_matmul")
+    x, scale, w = row(g, "x", 1, 7, 40), row(g, "scale", 1, 1, 40), row(g, "w", 1, 40, 18)
+    y, _ = g.rmsnorm(norm_forward_phase=cudnn.norm_forward_phase.INFERENCE, input=x, scale=scale, bias=None,
+                     epsilon=scalar(g, "eps"))  # fmt: skip
+    g.matmul(A=y, B=w).set_output(True)
+    return g
+
+
+@graph
+def dswiglu_epilogue() -> Any:
+    """Gradients of gate and up from one product: dh = dy W^T, then both derivatives, as two outputs."""
+    g = new("dswiglu_epilogue", BF16)
+    dy, w = row(g, "dy", 1, 17, 24), g.tensor(dim=[1, 24, 40], stride=[960, 1, 24], name="w_down")
+    gate, up = row(g, "gate", 1, 17, 40), row(g, "up", 1, 17, 40)
+    dh, s = g.matmul(A=dy, B=w), g.sigmoid(input=gate)
+    swish = g.mul(a=gate, b=s)
+    slope = g.sub(a=g.add(a=s, b=swish), b=g.mul(a=swish, b=s))
+    g.mul(a=dh, b=swish).set_output(True)
+    g.mul(a=g.mul(a=dh, b=up), b=slope).set_output(True)
+    return g
+
+
+@graph
+def scale_bias_relu_conv() -> Any:
+    g = new("scale_bias_relu_conv")
+    x = g.tensor(dim=[2, 8, 7, 6], stride=[336, 1, 48, 8], name="x")
+    w = g.tensor(dim=[5, 8, 3, 3], stride=[72, 1, 24, 8], name="w")
+    s, b = (g.tensor(dim=[1, 8, 1, 1], stride=[8, 1, 8, 8], name=name) for name in ("scale", "bias"))
+    act = g.relu(input=g.add(a=g.mul(a=x, b=s), b=b))
+    g.conv_fprop(image=act, weight=w, padding=[1, 1], stride=[1, 1], dilation=[1, 1]).set_output(True)
+    return g
+
+
 def main() -> None:
 
     for name, make in GRAPHS.items():

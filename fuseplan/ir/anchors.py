@@ -68,7 +68,7 @@ def _check_conv(given: Dims, made: Dims, attrs: Mapping[str, Any]) -> str:
     """One rule for the three: image, weights and result of the forward convolution, whichever are given."""
     rank = 2 + len(attrs["stride"])
     x, w, y = (({**given, **made}[name])[-rank:] for name in ("x", "w", "y"))
-    if not 3 <= len(x) <= rank <= 5:
+    if len(x) != rank or not 3 <= rank <= 5:
         return f"{rank - 2} strides for an image of rank {len(x)}"
     if x[1] % w[1] or w[0] % (x[1] // w[1]):
         return f"{x[1]} channels and weights {list(w)} make no groups"

@@ -20,7 +20,7 @@ class FusionLimits:
         ops: ops of values (`ir.region`) that it takes; loads always
         anchors: how many anchors a region may hold
         depth: how many of them may stand one behind another
-        in_front: ``anchor.argument`` -> ops of values that may stand in front of that argument; missing: none
+        in_front: ``anchor.argument`` (or ``concat.x``) -> ops of values that may stand in front of it; missing: none
         reuse_reduction: a reduction's result may be used again over the reduced axes in the same region
         reduce_after_anchor: modes of reductions that may close a region after an anchor
         reuse_after_anchor: the result of such a reduction may be used again in the same region
@@ -47,7 +47,7 @@ def everything() -> FusionLimits:
     """Limits of an engine that takes all there is; what it cannot have together has no one iteration space."""
     ops = ROWS | ANCHORS.keys() | {"pick", "concat"}
     names = {a.name: [*(name for name, _ in a.arguments), *a.optional] for a in ANCHORS.values()}
-    arguments = [f"{anchor}.{name}" for anchor, known in names.items() for name in known]
+    arguments = ["concat.x", *(f"{anchor}.{name}" for anchor, known in names.items() for name in known)]
     return FusionLimits(
         ops=ops, anchors=1000, depth=1000, in_front=dict.fromkeys(arguments, ops), reuse_reduction=True,
         reduce_after_anchor=frozenset({"add", "mul", "max", "min"}), reuse_after_anchor=True, mixed_reductions=True,

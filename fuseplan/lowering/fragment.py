@@ -35,8 +35,8 @@ class Traits:
     Args:
         ops: ops of its values, without loads
         anchor: the op of its anchor, or ""
-        feeds: for each input in port order, the arguments (``matmul.a``) through which alone it reaches the results;
-            empty where it reaches one in another way
+        feeds: for each input in port order, the arguments (``matmul.a``, of a joining node ``concat.x``) through which
+            alone it reaches the results; empty where it reaches one in another way
         axes: reduced axes counted from the right (-1 is the last), empty if nothing is reduced
         reuses: a reduction's result is used again over the reduced axes inside the node
         modes: reduction modes in the node
@@ -199,6 +199,8 @@ def _feeds(fragment: Fragment) -> tuple[frozenset[str], ...]:
             v = values[user]
             if v.op in ANCHORS:
                 through.add(f"{v.op}.{v.ports[k]}")
+            elif v.op == "concat":
+                through |= {"concat.x"} | (found[user] or frozenset())
             elif found[user] is None:
                 is_only = False
             else:

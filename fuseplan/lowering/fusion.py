@@ -40,6 +40,7 @@ class Fusion:
     operands: set[int] = field(default_factory=set)
     num_nodes: int = 0
     num_main: int = 0
+    is_joined: bool = False  # its main node joins tensors
     foreign: str = ""  # an op that the engine does not fuse; its node stays alone
 
 
@@ -70,6 +71,8 @@ class Rules:
             return reason
         if f.foreign:
             return f"its producer's {f.foreign!r} is not fused by this engine"
+        if f.num_main and (f.is_joined or "concat" in traits.ops):
+            return "a node that joins tensors shares a region only with what stands in front of it"
         if f.num_nodes >= lim.max_nodes:
             return f"the region is full ({lim.max_nodes} nodes)"
         new = {uid for _, uid in node.inputs if uid not in f.made}
@@ -173,6 +176,7 @@ class Rules:
             if not f.num_main:
                 f.domain = traits.domain
             f.num_main += 1
+            f.is_joined = f.is_joined or "concat" in traits.ops
             f.axes = f.axes or traits.axes
         for _, uid in node.outputs:
             f.made.add(uid)
@@ -257,7 +261,7 @@ class Rules:
         reached: frozenset[str] = frozenset()
         for (_, read), feeds in zip(node.inputs, traits.feeds, strict=True):
             if read == uid:
-                here = feeds or found.get(consumer, frozenset())
+                here = feeds | found.get(consumer, frozenset())
                 if not here:
                     return frozenset()
                 reached |= here

@@ -122,8 +122,9 @@ class _Merger:
         if not anchor and (group.fusion.anchors or not self.cache.is_pointwise(node)):
             return
         for _, uid in node.inputs:
-            if anchor or uid not in self.graph.producers:
-                self.reader[anchor, self.rules.base(uid)] = group
+            base = self.rules.base(uid)
+            if anchor or base not in self.graph.producers:
+                self.reader[anchor, base] = group
 
     def _join(self, group: Group, node: Node, sources: Sequence[Group]) -> str:
         """Take a node into a group; why that cannot be, or ""."""
@@ -132,7 +133,7 @@ class _Merger:
         fused: Fusion | str = group.fusion
         if traits.anchor and (reason := self.rules.count_refusal(group.fusion, node, traits)):
             return reason
-        if reads_front or traits.anchor:
+        if reads_front or traits.anchor or "concat" in traits.ops:
             fused = self.rules.fold([*group.nodes, node.index])
         elif reason := self.rules.refusal(group.fusion, node):
             fused = reason

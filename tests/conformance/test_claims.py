@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from fuseplan.ir.limits import everything
+from fuseplan.ir.verify import verify_region
+from fuseplan.lowering.pipeline import lower
 from fuseplan.testing.conformance import Claim, reached_rung, read_claims, read_graph
 
 FOLDER = Path(__file__).parent
 CLAIMS = read_claims(FOLDER)
+GRAPHS = {p.stem for p in FOLDER.glob("*.json")} - {"claims"}
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: f"{c.graph}-{c.engine}")
@@ -21,7 +25,15 @@ def test_engine_reaches_exactly_the_claimed_rung(claim: Claim) -> None:
 
 def test_every_graph_file_has_a_claim_of_the_general_engine() -> None:
     claimed = {c.graph for c in CLAIMS if c.engine == "array" and c.rung == "correct"}
-    assert claimed == {p.stem for p in FOLDER.glob("*.json")} - {"claims"}
+    assert claimed == GRAPHS
+
+
+@pytest.mark.parametrize("name", sorted(GRAPHS))
+def test_every_graph_is_one_region_where_everything_fuses(name: str) -> None:
+    graph = read_graph(FOLDER, name)
+    (piece,) = lower(graph, everything())
+    assert [n.name for n in piece.region.graph.nodes] == [n.name for n in graph.nodes]
+    verify_region(piece.region)
 
 
 def test_claim_about_a_missing_graph_is_refused(tmp_path: Path) -> None:
