@@ -45,6 +45,7 @@ def attention(dim: Dims = (1, 4, 5, 8), **attrs: Any) -> Region:
 
 GOOD = {
     "add": region_of([(2, 3), (1, 3)], [value("add", 0, 1, dim=(2, 3))]),
+    "constant": region_of([(2, 3)], [value("const", dim=(1, 1), value=1.0), value("add", 0, 1, dim=(2, 3))]),
     "select": region_of([(2, 3), (1, 3), (2, 1)], [value("select", 0, 1, 2, dim=(2, 3))]),
     "index": region_of([(2, 3)], [value("index", dim=(2, 3), axis=1), value("mul", 0, 1, dim=(2, 3))]),
     "reduce": region_of([(2, 3)], [value("reduce", 0, dim=(2, 1), mode="add", axes=(1,))]),
@@ -100,7 +101,7 @@ def operand_changed(name: str, at: int, **fields: Any) -> Region:
         (changed("add", 2, dim=(2, 3, 1)), "in a region of rank 2"),
         (changed("add", 2, dim=(2, 0)), r"dims \(2, 0\)"),
         (changed("add", 0, compute=HALF), "computed in HALF"),
-        (changed("add", 1, op="const", attrs={"value": 1.0}), "a constant has one element"),
+        (changed("constant", 1, dim=(2, 3)), "a constant has one element"),
         (changed("select", 3, args=(0, 1)), "2 arguments, it takes 3"),
         (changed("index", 1, attrs={"axis": 2}), r"axes \(2,\) in a region of rank 2"),
         (changed("index", 1, args=(0,)), "1 arguments, it takes none"),
