@@ -10,7 +10,7 @@ from fuseplan.api.arguments import to_list
 from fuseplan.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from fuseplan.plan.planner import Entry
+    from fuseplan.plan.rank import Entry
 
 Filter = Callable[["Entry"], str]  # the reason for barring an entry, empty to keep it
 

@@ -24,7 +24,8 @@ from fuseplan.runtime import logs
 
 if TYPE_CHECKING:
     from fuseplan.plan.plan import BuiltPlan
-    from fuseplan.plan.planner import Entry, PlanList
+    from fuseplan.plan.planner import PlanList
+    from fuseplan.plan.rank import Entry
 
 #: What makes a walk over plans go on to the next; any other exception is a fault and propagates.
 DECLINES = (NotImplementedError, cudnnGraphNotSupportedError, ImportError, ToolchainError)

@@ -14,7 +14,7 @@ from fuseplan.errors import GraphStateError, PlanIndexError
 
 if TYPE_CHECKING:
     from fuseplan.plan.plan import BuiltPlan
-    from fuseplan.plan.planner import Entry
+    from fuseplan.plan.rank import Entry
 
 _LIBRARY_ENGINES = 10000  # engine ids below this belong to libcudnn
 

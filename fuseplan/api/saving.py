@@ -10,7 +10,7 @@ from fuseplan.api.inspection import Inspection
 from fuseplan.api.version import __version__
 from fuseplan.errors import ArgumentError, GraphStateError, cudnnGraphNotSupportedError
 from fuseplan.plan import plan_file
-from fuseplan.plan.planner import Entry
+from fuseplan.plan.rank import Entry
 
 if TYPE_CHECKING:
     from fuseplan.plan.plan import BuiltPlan

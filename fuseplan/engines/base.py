@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Protocol
 
+from fuseplan.engines.knobs import ENGINE_KNOB, Config, Knob, KnobSpace, Value, config
 from fuseplan.ir.limits import FusionLimits
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
@@ -34,30 +33,6 @@ def no(reason: str, at: int = -1) -> Support:
     return Support(False, reason, at)
 
 
-Config = tuple[tuple[str, int], ...]  # knob values, sorted by name
-
-
-def config(**knobs: int) -> Config:
-    """A config from keyword values."""
-    return tuple(sorted(knobs.items()))
-
-
-@dataclass(frozen=True)
-class KnobSpace:
-    """Typed knobs of an engine for one region; the first value of each is its default."""
-
-    knobs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-
-    @property
-    def default(self) -> Config:
-        return config(**{name: values[0] for name, values in self.knobs.items()})
-
-    def configs(self) -> list[Config]:
-        """All configs, the default first."""
-        names = sorted(self.knobs)
-        return [tuple(zip(names, picked, strict=True)) for picked in product(*(self.knobs[n] for n in names))]
-
-
 @dataclass(frozen=True)
 class Executable:
     """A built region as data.
@@ -81,8 +56,10 @@ class Engine(Protocol):
     """An engine; stateless but for caches. `Device` is always an argument."""
 
     name: str  # stable, goes into saved plans
-    engine_id: int  # stable, in the API's id space; 20000 to 29999 are for engines of this tree
+    engine_ids: range  # stable, in the API's id space; 20000 to 29999 are for engines of this tree
     device_kinds: frozenset[str]  # "cpu", "cuda"
+    is_general: bool  # takes any graph as one region, node by node: the fallback
+    is_compiled: bool  # building runs a tool-chain
 
     def limits(self, device: Device) -> FusionLimits:
         """What may fuse."""
@@ -93,7 +70,7 @@ class Engine(Protocol):
         ...
 
     def knobs(self, region: Region, device: Device) -> KnobSpace:
-        """The choices for this region, defaults first."""
+        """The choices for this region; an engine of several ids has a knob ENGINE_KNOB among them."""
         ...
 
     def build(self, region: Region, device: Device, config: Config, *, aligned: bool = True) -> Executable:
@@ -122,4 +99,7 @@ class Engine(Protocol):
         ...
 
 
-__all__ = ["Config", "Engine", "Executable", "FusionLimits", "KnobSpace", "Support", "YES", "config", "no"]
+__all__ = [
+    "Config", "ENGINE_KNOB", "Engine", "Executable", "FusionLimits", "Knob", "KnobSpace", "Support", "Value", "YES",
+    "config", "no",
+]  # fmt: skip

@@ -53,7 +53,7 @@ def _installed() -> tuple[Engine, ...]:
     """Engines of other packages, in the order of their entry points' names.
 
     Raises:
-        EngineError: one cannot be imported, lacks a method, or has the name or id of another engine
+        EngineError: one cannot be imported, lacks a method, or has the name or an id of another engine
     """
     points = sorted(entry_points(group=GROUP), key=lambda p: (p.name, p.value))
     found: list[Engine] = []
@@ -61,12 +61,21 @@ def _installed() -> tuple[Engine, ...]:
     for point in points:
         engine = _loaded(point)
         for other in (*known, *found):
-            for fact in ("name", "engine_id"):
-                if getattr(engine, fact) == getattr(other, fact):
-                    taken = f"its {fact} {getattr(engine, fact)!r} is that of engine {other.name!r}"
-                    raise _unusable(point, taken, "choose another in the package")
+            if taken := overlap(engine, other):
+                raise _unusable(point, f"{taken} of engine {other.name!r}", "choose another in the package")
         found.append(engine)
     return tuple(found)
+
+
+def overlap(engine: Engine, other: Engine) -> str:
+    """What an engine has in common with another that must differ; empty if nothing."""
+    if engine.name == other.name:
+        return f"its name {engine.name!r} is that"
+    ids, taken = engine.engine_ids, other.engine_ids
+    first, last = max(ids.start, taken.start), min(ids.stop, taken.stop) - 1
+    if first > last:
+        return ""
+    return f"its engine_id {first} is that" if first == last else f"its engine_ids {first} to {last} are those"
 
 
 def _loaded(point: EntryPoint) -> Engine:

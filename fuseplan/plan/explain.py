@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fuseplan.engines.registry import GENERAL
 from fuseplan.ir.serialize import canonical_key
 from fuseplan.plan.assign import Assignment
 
@@ -20,8 +19,8 @@ def explain_plans(plans: PlanList) -> str:
     graph = plans.graph
     lines = [f"graph {graph.name!r} on {plans.device} ({plans.device.arch}): {len(graph.nodes)} nodes"]
     lines.append(f"canonical key {canonical_key(graph)[:16]}")
-    has_general = any(e.engine_name == GENERAL for e in plans.entries)
-    last = f"; {GENERAL}, which takes any graph, comes last" if has_general else ""
+    general = [e.engine_name for e in plans.entries[1:] if e.is_general]
+    last = f"; {general[0]}, which takes any graph, comes last" if general else ""
     lines.append(f"ranking (estimates, nothing was timed{last}):")
     for k, e in enumerate(plans.entries):
         barred = f"  barred: {e.barred}" if e.barred else ""
@@ -50,6 +49,8 @@ def explain_regions(assignments: Sequence[Assignment]) -> list[str]:
         if a.ends:
             lines.append(f"    ends here because: {a.ends}")
         lines.extend(f"    refused by {note}" for note in a.notes)
+        if a.answer:
+            lines.append(f"    the store's answer: {a.answer}")
     if len(assignments) > MAX_REGIONS:
         lines.append(f"  ... and {len(assignments) - MAX_REGIONS} more regions")
     return lines

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from fuseplan.codegen.writer import operand_names
 from fuseplan.engines.base import Config, Executable
-from fuseplan.engines.registry import GENERAL
 from fuseplan.ir.graph import Graph
 from fuseplan.plan.assign import Assignment
 from fuseplan.plan.compose import compose
@@ -63,7 +62,7 @@ class Builder:
 
     def executable(self, a: Assignment, *, aligned: bool = True) -> Executable:
         """The built region. Raises what the engine's build raises."""
-        if a.engine.name == GENERAL:  # bound to this region's own graph
+        if a.engine.is_general:  # bound to this region's own graph
             return a.engine.build(a.region, self.device, a.config, aligned=aligned)
         key = (a.engine.name, a.region.structure, a.config, aligned)
         found = self._built.get(key)

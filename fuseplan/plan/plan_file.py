@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import Any
 
 from fuseplan.dtypes import dtype_of
-from fuseplan.engines.registry import GENERAL, engine_named
+from fuseplan.engines.registry import engine_named
 from fuseplan.errors import FuseplanError, InvalidGraphError, PlanFileError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import Graph
 from fuseplan.ir.serialize import canonical_key, graph_from_json, graph_to_json, typed
@@ -249,16 +249,16 @@ def _python_launch_from_json(
     x: dict[str, Any], graph: Graph, slots: tuple[Slot, ...], workspace_bytes: int, device: Device, precompiled: bool
 ) -> Launch:
     name = typed(x["engine"], str)
-    if precompiled and name != GENERAL:
-        raise cudnnGraphNotSupportedError(
-            f"engine {name!r} would have to build a part of the plan again", fix="allow compiling, or write a new file"
-        )
     try:
         engine = engine_named(name)
     except KeyError as e:
         raise cudnnGraphNotSupportedError(
             f"the plan needs engine {name!r}, which is not installed here", fix="install the package that has it"
         ) from e
+    if precompiled and engine.is_compiled:
+        raise cudnnGraphNotSupportedError(
+            f"engine {name!r} would have to build a part of the plan again", fix="allow compiling, or write a new file"
+        )
     region = whole_region(graph)
     by_uid = {o.uid: o for o in region.operands}
     ordered = replace(region, operands=tuple(by_uid[uid] for uid in typed(x["operands"], list)))

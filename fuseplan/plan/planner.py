@@ -3,163 +3,111 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
 from fuseplan.engines.base import Engine
-from fuseplan.engines.registry import GENERAL, engines_for
+from fuseplan.engines.registry import engines_for
 from fuseplan.errors import PlanIndexError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import Graph
-from fuseplan.plan.assign import Assigner, Assignment
+from fuseplan.plan.assign import Assigner, Choose
 from fuseplan.plan.explain import explain_plans
 from fuseplan.plan.plan import Builder, BuiltPlan
+from fuseplan.plan.rank import Candidates, Entry
 from fuseplan.runtime import collector
 from fuseplan.runtime.device import Device
 
 MAX_PLANS = 32
-
-
-@dataclass
-class Entry:
-    """One plan of the list, built or not.
-
-    Args:
-        name: lasting name: engines, then knobs in brackets
-        knobs: knob values of the region with the most work
-        numeric_notes: numerical notes of any of its regions, sorted
-        barred: why a filter excludes the plan, else empty
-    """
-
-    name: str
-    engine_name: str
-    engine_id: int
-    knobs: dict[str, int]
-    estimate_us: float
-    assignments: tuple[Assignment, ...] = field(repr=False)
-    behavior_notes: tuple[str, ...] = ()
-    numeric_notes: tuple[str, ...] = ()
-    barred: str = ""
-    built: BuiltPlan | None = field(default=None, repr=False)
+GENERAL_GAIN = 2.0  # the general engine is ranked only where it is this much faster: it allocates at every call
 
 
 class PlanList:
     """The ranked plans of one graph on one device. Indices never shift."""
 
-    def __init__(self, graph: Graph, device: Device, modes: Sequence[str] | None) -> None:
+    def __init__(self, graph: Graph, device: Device, modes: Sequence[str] | None, choose: Choose | None = None) -> None:
         self.graph, self.device = graph, device
         self.entries: list[Entry] = []
         self.refusals: list[str] = []
-        self._assigner = Assigner(graph, device)
+        self._assigner = Assigner(graph, device, choose)
         self._builder = Builder(graph, device)
+        self._candidates: dict[str, Candidates] = {}
         if modes is None:
             return
-        ranked = self._ranked()
+        ranked, general = self._ranked(), self._general()
+        if general and ranked and GENERAL_GAIN * general[0].estimate_us <= min(e.estimate_us for e in ranked):
+            ranked = [*general, *ranked]
         for mode in dict.fromkeys(modes):
             if mode == "FALLBACK":
-                self._add_general()
+                self._extend(general)
             elif mode == "B":
                 self._extend(sorted(ranked, key=lambda e: e.estimate_us))
             else:
                 self._extend(ranked)
         if not self.entries:
-            self._add_general()
+            self._extend(general)
+
+    def candidates(self, engine: Engine) -> Candidates:
+        """The engine's plans. Raises cudnnGraphNotSupportedError if it cannot have any."""
+        found = self._candidates.get(engine.name)
+        if found is None:
+            found = Candidates(engine, self.device, self._assigner.assign(engine))
+            self._candidates[engine.name] = found
+        return found
 
     def _ranked(self) -> list[Entry]:
-        """Every engine's default, then its other configs, by estimate; without the general engine."""
+        """Every engine's own choice, then variants, by estimate; without the general engine."""
         defaults: list[Entry] = []
         others: list[Entry] = []
         for engine in engines_for(self.device.kind):
-            if engine.name == GENERAL:
+            if engine.is_general:
                 continue
             try:
-                assignments = tuple(self._assigner.assign(engine))
+                found = self.candidates(engine)
             except cudnnGraphNotSupportedError as e:
                 self.refusals.append(f"{engine.name}: {e}")
                 continue
-            if not any(a.engine.name == engine.name for a in assignments):
-                notes = dict.fromkeys(n for a in assignments for n in a.notes if n.startswith(f"{engine.name}:"))
+            if not found.is_own:
+                notes = dict.fromkeys(n for a in found.assignments for n in a.notes if n.startswith(f"{engine.name}:"))
                 self.refusals.extend(notes or [f"{engine.name}: no node is of a family that it fuses"])
                 continue
-            defaults.append(self._entry(engine, assignments))
-            others.extend(self._variants(engine, assignments))
+            answered = found.answered(self._assigner.assign(engine, is_asking=True))
+            (defaults if answered is None else others).append(found.entry({}))
+            defaults.extend([] if answered is None else [answered])
+            others.extend(found.variants(MAX_PLANS))
         defaults.sort(key=lambda e: e.estimate_us)
         others.sort(key=lambda e: e.estimate_us)
         return [*defaults, *others][: MAX_PLANS - 1]
 
-    def _variants(self, engine: Engine, assignments: tuple[Assignment, ...]) -> list[Entry]:
-        """The other configs of the region with the most work."""
-        main = _main_region(engine, assignments)
-        space = engine.knobs(assignments[main].region, self.device)
-        found = []
-        for config in space.configs()[1:]:
-            changed = replace(assignments[main], config=config)
-            found.append(self._entry(engine, (*assignments[:main], changed, *assignments[main + 1 :])))
-        return found
-
-    def _entry(self, engine: Engine, assignments: tuple[Assignment, ...]) -> Entry:
-        names = sorted({a.engine.name for a in assignments}, key=lambda n: (n != engine.name, n))
-        knobs = dict(assignments[_main_region(engine, assignments)].config) if len(assignments) else {}
-        inside = ", ".join(f"{k}={v}" for k, v in sorted(knobs.items()))
-        estimates: dict[int, float] = {}
-        numeric_notes: set[str] = set()
-        total = 0.0
-        for a in assignments:
-            # a whole graph is estimated once anyway, and its structure takes a walk over it
-            key = hash((a.engine.name, a.region.structure, a.config)) if a.region.values else id(a)
-            if key not in estimates:
-                estimates[key] = a.engine.estimate_us(a.region, self.device, a.config)
-                numeric_notes |= a.engine.notes(a.region, self.device, a.config)
-            total += estimates[key]
-        name = "+".join(names) + (f"[{inside}]" if inside else "")
-        notes = ("RUNTIME_COMPILATION",) if any(a.engine.name != GENERAL for a in assignments) else ()
-        return Entry(
-            name, engine.name, engine.engine_id, knobs, total, assignments, notes, tuple(sorted(numeric_notes))
-        )  # fmt: skip
+    def _general(self) -> list[Entry]:
+        """The plan of the engine that takes any graph, if it takes this one."""
+        engine = next(e for e in engines_for(self.device.kind) if e.is_general)
+        try:
+            return [self.candidates(engine).entry({})]
+        except cudnnGraphNotSupportedError as e:
+            self.refusals.append(f"{engine.name}: {e}")
+            return []
 
     def _extend(self, entries: Sequence[Entry]) -> None:
         known = {e.name for e in self.entries}
         self.entries.extend(e for e in entries if e.name not in known)
 
-    def _add_general(self) -> None:
-        engine = next(e for e in engines_for(self.device.kind) if e.name == GENERAL)
-        if any(e.name == GENERAL for e in self.entries):
-            return
-        try:
-            self.entries.append(self._entry(engine, tuple(self._assigner.assign(engine))))
-        except cudnnGraphNotSupportedError as e:
-            self.refusals.append(f"{engine.name}: {e}")
-
-    def append(self, engine_id: int, knobs: dict[str, int]) -> int:
+    def append(self, engine_id: int, knobs: dict[str, int], *, is_exact: bool = True) -> int:
         """Add exactly this plan and return its index.
 
+        Args:
+            is_exact: if not, regions for which a knob value is not valid keep the engine's own choice
         Raises:
             cudnnGraphNotSupportedError: no such engine here, an unknown knob, or the engine refuses the graph
         """
-        engine = next((e for e in engines_for(self.device.kind) if e.engine_id == engine_id), None)
+        engine = next((e for e in engines_for(self.device.kind) if engine_id in e.engine_ids), None)
         if engine is None:
-            ids = {e.engine_id: e.name for e in engines_for(self.device.kind)}
+            ids = {_shown_ids(e): e.name for e in engines_for(self.device.kind)}
             raise cudnnGraphNotSupportedError(f"no engine has id {engine_id} on {self.device}", fix=f"use one of {ids}")
-        assignments = tuple(self._assigner.assign(engine))
-        main = _main_region(engine, assignments)
-        if assignments[main].engine is not engine:
+        found = self.candidates(engine)
+        if not found.is_own:
             raise cudnnGraphNotSupportedError(
                 f"engine {engine.name!r} takes no part of graph {self.graph.name!r}",
                 fix="use an engine of the list: get_engine_and_knobs_at_index()",
             )
-        space = engine.knobs(assignments[main].region, self.device).knobs
-        unknown = sorted(set(knobs) - set(space))
-        if unknown:
-            raise cudnnGraphNotSupportedError(
-                f"engine {engine.name!r} has no knob {unknown[0]!r} here", fix=f"its knobs are {sorted(space)}"
-            )
-        for name, value in sorted(knobs.items()):
-            if value not in space[name]:
-                raise cudnnGraphNotSupportedError(
-                    f"engine {engine.name!r} cannot set knob {name!r} to {value} here",
-                    fix=f"its values are {list(space[name])}",
-                )
-        config = tuple(sorted({**dict(assignments[main].config), **knobs}.items()))
-        changed = replace(assignments[main], config=config)
-        self.entries.append(self._entry(engine, (*assignments[:main], changed, *assignments[main + 1 :])))
+        self.entries.append(found.replay(engine_id, knobs, is_exact=is_exact))
         return len(self.entries) - 1
 
     def entry(self, index: int) -> Entry:
@@ -189,19 +137,22 @@ class PlanList:
         return explain_plans(self)
 
 
-def _main_region(engine: Engine, assignments: Sequence[Assignment]) -> int:
-    """Index of the engine's region with the most work."""
-    own = [k for k, a in enumerate(assignments) if a.engine is engine] or list(range(len(assignments)))
-    return max(own, key=lambda k: (assignments[k].region.cost.flops, -k))
+def _shown_ids(engine: Engine) -> int | str:
+    ids = engine.engine_ids
+    return ids[0] if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
 
 
-def make_plans(graph: Graph, device: Device, modes: Sequence[str] | None = ("A", "FALLBACK")) -> PlanList:
+def make_plans(graph: Graph, device: Device, modes: Sequence[str] | None = ("A", "FALLBACK"),
+               choose: Choose | None = None) -> PlanList:  # fmt: skip
     """Plans of the graph, ranked without timing.
 
     Args:
-        modes: A (also as OPENSOURCE): every engine's default config first, then the others, each by estimate; B: all
-            by estimate alone; FALLBACK: the general engine; concatenated in the order given, without repetition.
+        modes: A (also as OPENSOURCE): every engine's own choice first, then variants, each by estimate; B: all by
+            estimate alone; in both the general engine comes first where it is GENERAL_GAIN times as fast as the
+            others, else it is left out; FALLBACK: the general engine; concatenated in the order given, without
+            repetition.
             None lists nothing and asks no engine: plans are appended
+        choose: a store that may answer for a region; its answers come first, the engines' own choices after them
     """
     with collector.paused():
-        return PlanList(graph, device, modes)
+        return PlanList(graph, device, modes, choose)

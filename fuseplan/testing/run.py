@@ -72,7 +72,7 @@ def build_on(graph: Graph, engine: str, device: Device | None = None) -> BuiltPl
     assignments = Assigner(graph, device).assign(chosen)
     if not any(a.engine is chosen for a in assignments):
         raise cudnnGraphNotSupportedError(f"engine {engine!r} takes no region of graph {graph.name!r}")
-    return Builder(graph, device).build(engine, (chosen.name, chosen.engine_id), {}, assignments)
+    return Builder(graph, device).build(engine, (chosen.name, chosen.engine_ids[0]), {}, assignments)
 
 
 def run_on_host(plan: BuiltPlan, inputs: Mapping[int, HostBuffer], times: int = 2) -> dict[int, np.ndarray[Any, Any]]:

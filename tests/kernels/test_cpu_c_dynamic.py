@@ -71,7 +71,7 @@ def run_and_judge(g: Any) -> int:
     device = cpu_device()
     parts = made.assignments(g, cpu_c.ENGINE, device)
     graph = g.graph
-    plan = Builder(graph, device).build("cpu_c", ("cpu_c", cpu_c.ENGINE.engine_id), {}, parts)
+    plan = Builder(graph, device).build("cpu_c", ("cpu_c", cpu_c.ENGINE.engine_ids[0]), {}, parts)
     inputs = random_inputs(graph, seed=3)
     arrays = {uid: b.view.copy() for uid, b in inputs.items()}
     verdict = judge(graph, arrays, run_on_host(plan, inputs))

@@ -24,8 +24,10 @@ class ArrayEngine:
     """References as an engine."""
 
     name = "array"
-    engine_id = 20000
+    engine_ids = range(20000, 20001)
     device_kinds = frozenset({"cpu", "cuda"})
+    is_general = True
+    is_compiled = False
 
     def limits(self, device: Device) -> FusionLimits:
         return FusionLimits(by_graph=True)

@@ -40,8 +40,10 @@ class CpuCEngine:
     """Generates C for pointwise, reduction, norm, matmul and convolution regions on host memory."""
 
     name = "cpu_c"
-    engine_id = 20100
+    engine_ids = range(20100, 20101)
     device_kinds = frozenset({"cpu"})
+    is_general = False
+    is_compiled = True
 
     def __init__(self) -> None:
         self._built: dict[tuple[object, ...], Executable] = {}

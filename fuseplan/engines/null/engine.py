@@ -12,8 +12,10 @@ class NullEngine:
     """Takes everything."""
 
     name = "null"
-    engine_id = 20900
+    engine_ids = range(20900, 20901)
     device_kinds = frozenset({"cpu", "cuda"})
+    is_general = False
+    is_compiled = False
 
     def limits(self, device: Device) -> FusionLimits:
         return everything()

@@ -34,8 +34,10 @@ class TritonEngine:
     """Pointwise, reduction, norm and matmul regions on CUDA devices."""
 
     name = "triton"
-    engine_id = 20200
+    engine_ids = range(20200, 20201)
     device_kinds = frozenset({"cuda"})
+    is_general = False
+    is_compiled = True
 
     def __init__(self) -> None:
         self._memo: OrderedDict[tuple[object, ...], Executable] = OrderedDict()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import prod
 
 from fuseplan.dtypes import FLOAT
-from fuseplan.engines.base import Config, KnobSpace, config
+from fuseplan.engines.base import Config, Knob, KnobSpace, config
 from fuseplan.engines.triton.emit_gemm import dot_type, gemm_extents
 from fuseplan.engines.triton.emit_pointwise import is_flat
 from fuseplan.engines.triton.emit_rows import tile_shape
@@ -22,26 +21,13 @@ _SHARED_COLUMN_TILES: tuple[tuple[int, int], ...] = ((64, 64), (32, 64), (64, 32
 _TRAFFIC_WEIGHT = 64.0  # elements of a tile that cost as much as one row or column of operands
 
 
-@dataclass(frozen=True)
-class ListedKnobs(KnobSpace):
+def _listed(configs: list[dict[str, int]]) -> KnobSpace:
     """Configs that belong together; their free combinations would mostly not fit the chip."""
-
-    listed: tuple[Config, ...] = field(default=())
-
-    @property
-    def default(self) -> Config:
-        return self.listed[0]
-
-    def configs(self) -> list[Config]:
-        return list(self.listed)
+    knobs = {name: Knob(tuple(dict.fromkeys(c[name] for c in configs))) for name in configs[0]}
+    return KnobSpace(knobs, tuple(dict.fromkeys(config(**c) for c in configs)))
 
 
-def _listed(configs: list[dict[str, int]]) -> ListedKnobs:
-    knobs = {name: tuple(dict.fromkeys(c[name] for c in configs)) for name in configs[0]}
-    return ListedKnobs(knobs, tuple(dict.fromkeys(config(**c) for c in configs)))
-
-
-def knob_space(region: Region, device: Device) -> ListedKnobs:
+def knob_space(region: Region, device: Device) -> KnobSpace:
     """The configs of a region's kernel form."""
     if region.anchors:
         return _listed(_gemm_configs(region, device))
@@ -50,16 +36,17 @@ def knob_space(region: Region, device: Device) -> ListedKnobs:
     return _listed(_rows_configs(region, device))
 
 
-def complete_knobs(space: ListedKnobs, chosen: Config) -> dict[str, int]:
+def complete_knobs(space: KnobSpace, chosen: Config) -> dict[str, int]:
     """All knobs of a config. Raises ArgumentError for one that does not exist."""
-    knobs = dict(space.default)
-    for name, value in chosen:
-        if name not in knobs:
+    knobs: dict[str, int] = {}
+    for name, value in (*space.default, *chosen):
+        if name not in space.knobs:
             raise ArgumentError(
-                f"the triton engine has no knob '{name}' for this region", fix=f"knobs are {', '.join(sorted(knobs))}"
+                f"the triton engine has no knob '{name}' for this region",
+                fix=f"knobs are {', '.join(sorted(space.knobs))}",
             )
         is_size = name not in ("num_stages", "GROUP_M")
-        if value < 0 or (is_size and (value < 1 or value & (value - 1))):
+        if isinstance(value, str) or value < 0 or (is_size and (value < 1 or value & (value - 1))):
             raise ArgumentError(f"knob '{name}' of the triton engine must be a power of two, not {value}")
         knobs[name] = value
     if knobs.get("SPLIT_N", 1) > 2:

@@ -65,7 +65,7 @@ def chain(*ops: str) -> Graph:
 def test_engines_of_the_tree_say_what_their_lines_say() -> None:
     engines = [registry.engine_named(line.name) for line in registry.IN_TREE]
     assert [(e.name, e.device_kinds) for e in engines] == [(line.name, line.device_kinds) for line in registry.IN_TREE]
-    assert len({e.engine_id for e in engines}) == len(engines)
+    assert len({e.engine_ids for e in engines}) == len(engines)
 
 
 def test_installed_engine_is_listed_before_the_general_one(install: Install) -> None:
@@ -126,7 +126,7 @@ def test_saved_plan_needs_the_package_of_its_engine(install: Install, monkeypatc
         ("def notes", "def remarks", "it lacks notes"),
         ('name = "toy"', "", "it lacks name"),
         ('name = "toy"', 'name = "array"', "its name 'array' is that of engine 'array'"),
-        ("engine_id = 70000", "engine_id = 20100", "its engine_id 20100 is that of engine 'cpu_c'"),
+        ("range(70000, 70001)", "range(20100, 20101)", "its engine_id 20100 is that of engine 'cpu_c'"),
     ],
 )
 def test_unusable_engine_is_named_with_its_fault(install: Install, was: str, now: str, wrong: str) -> None:

@@ -23,8 +23,10 @@ class ToyEngine:
     """Runs chains of three operations on packed FLOAT tensors."""
 
     name = "toy"
-    engine_id = 70000
+    engine_ids = range(70000, 70001)
     device_kinds = frozenset({"cpu"})
+    is_general = False
+    is_compiled = False
 
     def limits(self, device: Device) -> FusionLimits:
         return FusionLimits(ops=POINTWISE)

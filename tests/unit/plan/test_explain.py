@@ -23,7 +23,7 @@ OPS = ROWS | {"matmul", "conv_fprop"}
 class NarrowEngine(NullEngine):
     """Fuses less than the others: short regions, and a reduction's result is never used again in its region."""
 
-    name, engine_id = "narrow", 30000
+    name, engine_ids = "narrow", range(30000, 30001)
 
     def limits(self, device: Device) -> FusionLimits:
         return FusionLimits(ops=OPS, max_nodes=25)
@@ -37,7 +37,7 @@ def narrow_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def with_narrow(device_kind: str) -> tuple[Any, ...]:
         return (NarrowEngine(), *listed)
 
-    for module in ("fuseplan.plan.planner", "fuseplan.plan.assign"):
+    for module in ("fuseplan.plan.planner", "fuseplan.plan.assign", "fuseplan.plan.rank"):
         monkeypatch.setattr(f"{module}.engines_for", with_narrow)
     yield
 

@@ -11,7 +11,7 @@ import pytest
 
 from fuseplan import dtypes
 from fuseplan.engines import registry
-from fuseplan.engines.base import YES, Executable, FusionLimits, KnobSpace, Support, config, no
+from fuseplan.engines.base import YES, Executable, FusionLimits, Knob, KnobSpace, Support, config, no
 from fuseplan.errors import PlanIndexError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import Graph
 from fuseplan.ir.limits import POINTWISE
@@ -28,9 +28,11 @@ class PickyEngine:
     """Takes pointwise regions of at most `limit` nodes; launches nothing that runs."""
 
     device_kinds = frozenset({"cpu"})
+    is_general, is_compiled = False, True
 
     def __init__(self, name: str, engine_id: int, limit: int = 64, us: float = 1.0, knobs: int = 1) -> None:
-        self.name, self.engine_id, self.limit, self.us, self.num_knobs = name, engine_id, limit, us, knobs
+        self.name, self.engine_ids = name, range(engine_id, engine_id + 1)
+        self.limit, self.us, self.num_knobs = limit, us, knobs
         self.builds: list[Any] = []
 
     def limits(self, device: Device) -> FusionLimits:
@@ -42,7 +44,7 @@ class PickyEngine:
         return YES if len(region.graph.nodes) <= self.limit else no(f"more than {self.limit} nodes")
 
     def knobs(self, region: Region, device: Device) -> KnobSpace:
-        return KnobSpace({"TILE": tuple(range(self.num_knobs))} if self.num_knobs > 1 else {})
+        return KnobSpace({"TILE": Knob(tuple(range(self.num_knobs)))} if self.num_knobs > 1 else {})
 
     def build(self, region: Region, device: Device, config: Any, *, aligned: bool = True) -> Executable:
         self.builds.append((region.key, config))
@@ -64,7 +66,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     def listed(device_kind: str) -> tuple[Any, ...]:
         return (*extra, general)
 
-    for module in ("fuseplan.plan.planner", "fuseplan.plan.assign"):
+    for module in ("fuseplan.plan.planner", "fuseplan.plan.assign", "fuseplan.plan.rank"):
         monkeypatch.setattr(f"{module}.engines_for", listed)
     yield extra
 
