@@ -115,14 +115,13 @@ class Runners(PlanQueries):
         return runner
 
     def sibling_plan(self, built: BuiltPlan, overrides: Overrides) -> tuple[BuiltPlan, PlanList]:
-        """The plan of the same engine and knobs under other dims; without one, the first that builds."""
+        """The plan of the same engine and knobs under other dims; if that does not build, the first that does."""
         plans = self._siblings.get(overrides)
         if plans is None:
-            plans = make_plans(self._override_graph(overrides), self.device, ("A", "FALLBACK"))
+            plans = make_plans(self._override_graph(overrides), self.device, None)
             plans = _keep(self._siblings, overrides, plans)
-        order = sorted(range(len(plans.entries)), key=lambda i: (plans.entries[i].name != built.name, i))
         reasons = []
-        for index in order:
+        for index in plans.again(built):
             entry = plans.entries[index]
             barred = next((why for keep in self.filters if (why := keep(entry))), "")
             if barred:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fuseplan.engines.base import Engine
 from fuseplan.engines.registry import engines_for
@@ -29,8 +29,10 @@ class PlanList:
         self._assigner = Assigner(graph, device, choose)
         self._builder = Builder(graph, device)
         self._candidates: dict[str, Candidates] = {}
-        if modes is None:
-            return
+        if modes is not None:
+            self._list(modes)
+
+    def _list(self, modes: Sequence[str]) -> None:
         ranked, general = self._ranked(), self._general()
         if general and ranked and GENERAL_GAIN * general[0].estimate_us <= min(e.estimate_us for e in ranked):
             ranked = [*general, *ranked]
@@ -109,6 +111,22 @@ class PlanList:
             )
         self.entries.append(found.replay(engine_id, knobs, is_exact=is_exact))
         return len(self.entries) - 1
+
+    def again(self, plan: BuiltPlan) -> Iterator[int]:
+        """Indices to try for a plan that was chosen under other extents.
+
+        First the same engine with the same configs where they are still valid; no other engine is asked for more
+        than the regions that it refuses. All plans are listed only if a second index is asked for.
+        """
+        try:
+            self.append(plan.engine_id, plan.knobs, is_exact=False)
+            made = self.entries.pop()
+            self._extend([made])
+            yield next(k for k, e in enumerate(self.entries) if e.name == made.name)
+        except cudnnGraphNotSupportedError as e:
+            self.refusals.append(f"{plan.name}: {e}")
+        self._list(("A", "FALLBACK"))
+        yield from range(len(self.entries))
 
     def entry(self, index: int) -> Entry:
         """The entry at an index. Raises PlanIndexError."""

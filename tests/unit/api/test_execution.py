@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import fuseplan as cudnn
+from fuseplan.engines import registry
 
 pytestmark = pytest.mark.usefixtures("no_compiler")
 DT, FALLBACK = cudnn.data_type, [cudnn.heur_mode.FALLBACK]
@@ -187,6 +188,18 @@ def test_overrides_run_other_shapes_for_one_call() -> None:
     case.g.execute(PACKS["uids"](case))
     case.check()
     assert len(case.g._siblings) == 1 and case.X.get_dim() == [5, 4]
+
+
+def test_overrides_plan_the_selected_engine_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, other = Case(is_override_shape_enabled=True).build(), Case(rows=9)
+    planned: list[str] = []
+    for engine in registry.engines_for("cpu"):
+        monkeypatch.setattr(
+            engine, "limits", lambda device, e=engine: planned.append(e.name) or type(e).limits(e, device)
+        )
+    case.g.execute({11: other.x, 12: other.b, 13: other.y}, None, None, [11, 13], [[9, 4], [9, 4]], [[4, 1], [4, 1]])
+    other.check()
+    assert planned == [case.g.selected_engine]
 
 
 @pytest.mark.parametrize(

@@ -225,3 +225,44 @@ def test_answer_that_is_not_valid_is_noted_and_ignored(engines: list[Any], answe
     plans = make_plans(graph_of("neg"), CPU, choose=lambda region, device: answer)
     assert names(plans) == names(plain)
     assert f"the store's answer: ignored, {note}" in plans.explain() and "store" not in plain.explain()
+
+
+def test_new_extents_plan_the_chosen_engine_with_its_configs_and_ask_no_other(engines: list[Any]) -> None:
+    chosen = OpEngine("chosen", 10, "matmul neg", knobs={"TILE": Knob((0, 1)), "ORDER": Knob(ORDERS)})
+    engines += [chosen, *(OpEngine(f"idle{k}", 20 + k, "matmul neg") for k in range(3))]
+    plans = make_plans(graph_of("matmul", "neg"), CPU)
+    built = plans.build(names(plans).index("chosen[ORDER=columns, TILE=0]"))
+    for engine in engines:
+        engine.asked.clear()
+    for rows in (8, 16, 8):
+        other = make_plans(graph_of("matmul", "neg", rows=rows), CPU, None)
+        assert next(other.again(built)) == 0 and next(other.again(built)) == 0
+        assert names(other) == [built.name]
+        assert [dict(a.config) for a in other.entries[0].assignments] == [
+            {"ORDER": "columns", "TILE": 0}, {"ORDER": "rows", "TILE": 0},
+        ]  # fmt: skip
+    assert chosen.asked.count("limits") == 3
+    assert [e.asked for e in engines[1:]] == [[]] * 3
+
+
+def test_config_that_new_extents_do_not_allow_gives_way_to_the_default(engines: list[Any]) -> None:
+    class Fitting(OpEngine):
+        def knobs(self, region: Region, device: Device) -> KnobSpace:
+            rows = region.graph.tensors[region.graph.output_uids[0]].dim[1]
+            return KnobSpace({"TILE": Knob(tuple(t for t in (4, 8, 16) if t <= rows))})
+
+    engines.append(Fitting("fitting", 10, "matmul neg"))
+    engines[0].space = KnobSpace({"TILE": Knob((4, 8, 16))})
+    plans = make_plans(graph_of("neg", rows=16), CPU)
+    built = plans.build(names(plans).index("fitting[TILE=16]"))
+    for rows, name in ((32, "fitting[TILE=16]"), (8, "fitting[TILE=4]")):
+        other = make_plans(graph_of("neg", rows=rows), CPU, None)
+        assert other.entries[next(other.again(built))].name == name
+
+
+def test_plan_that_new_extents_refuse_is_followed_by_all_others(engines: list[Any]) -> None:
+    engines += [OpEngine("chosen", 10, "neg"), OpEngine("other", 20, "neg", 2.0)]
+    built = make_plans(graph_of("neg"), CPU).build(0)
+    engines[0].ops = []
+    other = make_plans(graph_of("neg", rows=8), CPU, None)
+    assert [other.entries[k].name for k in other.again(built)] == ["other", "array"]
