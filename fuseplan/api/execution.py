@@ -90,7 +90,8 @@ class Execution(Runners):
         plans = self.need_plans("autotune()")
         by_uid = {t._uid: buffer for t, buffer in self.default_buffers.items()}
         by_uid.update(normalise(pack, self.uids_by_name(), self.name, self.virtual_keys()))
-        report = tune.autotune(plans, self.make_runner, by_uid, workspace, self.stream_of(handle), budget_s, progress)
+        stream = self.stream_of(handle)
+        report = tune.autotune(plans, self.make_runner, by_uid, workspace, stream, budget_s, progress, self.barred_by)
         if report.best is not None:
             self.build_index(report.best)
             self.select_index(report.best)

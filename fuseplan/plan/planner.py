@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from fuseplan.engines.base import Engine
 from fuseplan.engines.registry import engines_for
@@ -12,6 +12,7 @@ from fuseplan.plan.assign import Assigner, Choose
 from fuseplan.plan.explain import explain_plans
 from fuseplan.plan.plan import Builder, BuiltPlan
 from fuseplan.plan.rank import Candidates, Entry
+from fuseplan.plan.search import Times, search
 from fuseplan.runtime import collector
 from fuseplan.runtime.device import Device
 
@@ -139,12 +140,24 @@ class PlanList:
 
     def build(self, index: int) -> BuiltPlan:
         """The built plan at an index; built once."""
-        entry = self.entry(index)
+        return self.build_entry(self.entry(index))
+
+    def build_entry(self, entry: Entry) -> BuiltPlan:
+        """The built plan of an entry, listed or not; built once."""
         if entry.built is None:
             engine = (entry.engine_name, entry.engine_id)
             with collector.paused():
                 entry.built = self._builder.build(entry.name, engine, entry.knobs, entry.assignments)
         return entry.built
+
+    def search(self, start: int, times: Times) -> Generator[Entry, float | None, None]:
+        """Plans that are not listed and may be faster than the one at this index (see `search.search`)."""
+        return search(self._candidates[self.entry(start).engine_name], self.entry(start), times)
+
+    def keep(self, entry: Entry) -> int:
+        """List a plan that a search found; its index."""
+        self.entries.append(entry)
+        return len(self.entries) - 1
 
     def general(self, plan: BuiltPlan) -> BuiltPlan:
         """The plan without any promise on addresses."""

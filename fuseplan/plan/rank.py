@@ -127,6 +127,11 @@ class Candidates:
             is_general=self.engine.is_general,
         )
 
+    def changed(self, entry: Entry) -> dict[int, Pick]:
+        """The kinds in which a plan differs from the engine's own choice."""
+        picks = {at: self._pick(entry.assignments[kind[0]]) for at, kind in enumerate(self.kinds)}
+        return {at: pick for at, pick in picks.items() if pick != self.own[at]}
+
     def _assigned(self, changed: Picks) -> tuple[Assignment, ...]:
         made = list(self.assignments)
         for at, pick in changed.items():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,16 @@ from fuseplan.plan.bench import time_us
 from fuseplan.plan.execute import Runner
 from fuseplan.plan.plan import BuiltPlan
 from fuseplan.plan.planner import PlanList
+from fuseplan.plan.rank import Entry
 from fuseplan.runtime.buffers import view_of
 
 
 @dataclass(frozen=True)
 class TuneRow:
-    """One candidate: `us` is set if it was right and timed; `outcome` says what happened otherwise."""
+    """One candidate: `us` is set if it was right and timed; `outcome` says what happened otherwise.
+
+    `index` is -1 for a plan that the search tried and did not keep.
+    """
 
     index: int
     name: str
@@ -51,7 +55,8 @@ class TuneReport:
         for r in sorted(self.rows, key=lambda r: (r.us is None, r.us or 0.0, r.index)):
             shown = "" if r.us is None else f"{r.us:.2f}"
             mark = "*" if r.index == self.best else " "
-            lines.append(f"{r.index:>4}{mark} {r.name:<56} {shown:>10}  {r.workspace_bytes:>10}  {r.outcome}")
+            index = r.index if r.index >= 0 else ""
+            lines.append(f"{index:>4}{mark} {r.name:<56} {shown:>10}  {r.workspace_bytes:>10}  {r.outcome}")
         if not self.is_complete:
             lines.append("(stopped early: plans not listed were not tried)")
         return "\n".join(lines)
@@ -59,11 +64,13 @@ class TuneReport:
 
 MakeRunner = Callable[[BuiltPlan], Runner]
 Progress = Callable[[TuneRow, int, int], None]
+Bar = Callable[[Entry], str]
 
 
 def autotune(plans: PlanList, make_runner: MakeRunner, pack: Mapping[int, Any], workspace: Any, stream: int,
-             budget_s: float = 30.0, progress: Progress | None = None) -> TuneReport:  # fmt: skip
-    """Try every plan that no filter bars; compare with the judge, then time.
+             budget_s: float = 30.0, progress: Progress | None = None,
+             bar: Bar | None = None) -> TuneReport:  # fmt: skip
+    """Try every plan that no filter bars, then search beyond the list; compare with the judge, then time.
 
     Args:
         make_runner: runner of a built plan
@@ -71,40 +78,77 @@ def autotune(plans: PlanList, make_runner: MakeRunner, pack: Mapping[int, Any], 
         workspace: used for the final run if it is large enough for the chosen plan
         budget_s: no candidate is started after this time
         progress: called after each candidate
+        bar: why a built plan may not be used, empty if it may
     Returns:
-        The table. After Ctrl-C it holds what was measured until then.
+        The table. After Ctrl-C it holds what was measured until then. If the search found the best plan, it is added
+        to the list.
     Raises:
         BindError: a buffer is missing or does not fit; nothing was timed
     """
-    bench = _Bench(plans, pack, stream)
+    bench = _Bench(plans, make_runner, pack, stream)
     report = TuneReport()
-    todo = [k for k, e in enumerate(plans.entries) if not e.barred]
-    deadline = time.monotonic() + budget_s
+    found: list[Entry] = []
     try:
-        for done, index in enumerate(todo, 1):
-            if report.rows and time.monotonic() > deadline:
+        for entry in _tries(plans, report, found):
+            if report.rows and time.monotonic() > bench.start + budget_s:
                 report.is_complete = False
                 break
-            row = bench.try_plan(index, make_runner)
+            row = bench.try_plan(entry, bar)
             report.rows.append(row)
             if progress is not None:
-                progress(row, done, len(todo))
+                progress(row, len(report.rows), max(len(report.rows), sum(not e.barred for e in plans.entries)))
     except KeyboardInterrupt:
         report.is_complete = False
-    timed = [r for r in report.rows if r.us is not None]
-    if timed:
-        report.best = min(timed, key=lambda r: r.us or 0.0).index
+    _choose(plans, report, found)
+    if report.best is not None:
         built = plans.build(report.best)
         make_runner(built).execute(dict(pack), bench.workspace(built, workspace), stream)
         bench.synchronise()
     return report
 
 
+def _tries(plans: PlanList, report: TuneReport, found: list[Entry]) -> Iterator[Entry]:
+    """The listed plans, then those of searches from each engine's best one, which are put into `found`."""
+    yield from [e for e in plans.entries if not e.barred]
+    starts: dict[str, int] = {}
+    for row in sorted((r for r in report.rows if r.us is not None), key=lambda r: r.us or 0.0):
+        starts.setdefault(plans.entries[row.index].engine_name, row.index)
+    for start in starts.values():
+        if not plans.entries[start].assignments:
+            return  # a loaded plan has no choices
+        beyond = plans.search(start, {r.name: r.us for r in report.rows})
+        entry = next(beyond, None)
+        while entry is not None:
+            found.append(entry)
+            yield entry
+            entry = _sent(beyond, report.rows[-1].us)
+
+
+def _sent(beyond: Generator[Entry, float | None, None], us: float | None) -> Entry | None:
+    """The next entry of a search that is told the last one's time; None at its end."""
+    try:
+        return beyond.send(us)
+    except StopIteration:
+        return None
+
+
+def _choose(plans: PlanList, report: TuneReport, found: Sequence[Entry]) -> None:
+    """Set the best row; a plan that the search found is listed if it is the best."""
+    timed = [r for r in report.rows if r.us is not None]
+    if not timed:
+        return
+    best = min(timed, key=lambda r: r.us or 0.0)
+    if best.index < 0:
+        kept = next(e for e in found if e.name == best.name)
+        report.rows[report.rows.index(best)] = best = replace(best, index=plans.keep(kept))
+    report.best = best.index
+
+
 class _Bench:
     """Inputs, judge and private outputs of one tuning run."""
 
-    def __init__(self, plans: PlanList, pack: Mapping[int, Any], stream: int) -> None:
-        self.plans, self.stream = plans, stream
+    def __init__(self, plans: PlanList, make_runner: MakeRunner, pack: Mapping[int, Any], stream: int) -> None:
+        self.plans, self.make_runner, self.stream = plans, make_runner, stream
         self.graph, self.device = plans.graph, plans.device
         self.is_cuda = plans.device.kind == "cuda"
         self.xp: ArrayNamespace = torch_namespace() if self.is_cuda else numpy_namespace()
@@ -118,6 +162,7 @@ class _Bench:
         with np.errstate(all="ignore"):
             self.exact = run_judge(self.graph, self.inputs, self.xp)
             self.declared = run_declared(self.graph, self.inputs, self.xp)
+        self.start = time.monotonic()
 
     def _view(self, uid: int, pack: Mapping[int, Any]) -> Any:
         """A private copy of an input, so that nothing a candidate does can change it."""
@@ -177,11 +222,14 @@ class _Bench:
 
             torch.cuda.synchronize(self.device.index)
 
-    def try_plan(self, index: int, make_runner: MakeRunner) -> TuneRow:
-        entry = self.plans.entries[index]
+    def try_plan(self, entry: Entry, bar: Bar | None) -> TuneRow:
+        index = next((k for k, e in enumerate(self.plans.entries) if e is entry), -1)
         try:
-            built = self.plans.build(index)
-            runner = make_runner(built)
+            built = self.plans.build_entry(entry)
+            reason = bar(entry) if bar is not None else ""
+            if reason:
+                return TuneRow(index, entry.name, f"barred: {reason}")
+            runner = self.make_runner(built)
             workspace = self.workspace(built)
             runner.bind(self.given, workspace, self.stream)  # what is wrong with the user's buffers comes up first
             for _ in range(2):  # the second run meets dirty outputs

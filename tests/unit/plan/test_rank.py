@@ -266,3 +266,47 @@ def test_plan_that_new_extents_refuse_is_followed_by_all_others(engines: list[An
     engines[0].ops = []
     other = make_plans(graph_of("neg", rows=8), CPU, None)
     assert [other.entries[k].name for k in other.again(built)] == ["other", "array"]
+
+
+def simulate(plans: Any, us_of: Any) -> tuple[list[str], str]:
+    """Search from the best listed plan with made-up times; the names that were tried, and the fastest."""
+    times = {e.name: us_of(e) for e in plans.entries}
+    best = min(
+        (k for k, e in enumerate(plans.entries) if times[e.name] is not None), key=lambda k: times[names(plans)[k]]
+    )
+    beyond, tried = plans.search(best, times), []
+    entry = next(beyond, None)
+    while entry is not None:
+        tried.append(entry.name)
+        try:
+            entry = beyond.send(us_of(entry))
+        except StopIteration:
+            break
+    return tried, min((n for n in times if times[n] is not None), key=lambda n: times[n] or 0.0)
+
+
+def tiles(entry: Any) -> list[Any]:
+    return [dict(a.config)["TILE"] for a in entry.assignments]
+
+
+def test_search_puts_the_best_configs_of_all_regions_together(engines: list[Any]) -> None:
+    engines.append(OpEngine("tiled", 1, "matmul neg abs", knobs={"TILE": Knob((0, 1, 2))}))
+    plans = make_plans(graph_of("matmul", "neg", "abs"), CPU, ("A",))
+    cost = ({0: 9, 1: 5, 2: 7}, {0: 1, 1: 3, 2: 4}, {0: 6, 1: 4, 2: 2})
+    tried, best = simulate(plans, lambda e: sum(c[t] for c, t in zip(cost, tiles(e), strict=True)))
+    assert best == "tiled[TILE=1, TILE@2=2]"
+    assert best not in names(plans) and tried == [best]
+
+
+def test_search_goes_on_where_the_list_ended_and_climbs_to_neighbours(engines: list[Any]) -> None:
+    engines.append(OpEngine("tiled", 1, "matmul neg", knobs={"TILE": Knob(tuple(range(60)))}))
+    plans = make_plans(graph_of("matmul", "neg"), CPU, ("A",))
+    tried, best = simulate(plans, lambda e: abs(tiles(e)[0] - 41) + abs(tiles(e)[1] - 50) / 2 + 1)
+    assert best == "tiled[TILE=41, TILE@1=50]" and len(tried) == len(set(tried)) < 200
+
+
+def test_search_passes_over_plans_that_are_not_right(engines: list[Any]) -> None:
+    engines.append(OpEngine("tiled", 1, "matmul neg", knobs={"TILE": Knob((0, 1, 2))}))
+    plans = make_plans(graph_of("matmul", "neg"), CPU, ("A",))
+    _, best = simulate(plans, lambda e: None if tiles(e) == [2, 2] else 10 - sum(tiles(e)))
+    assert best in ("tiled[TILE=2, TILE@1=1]", "tiled[TILE=1, TILE@1=2]")

@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fuseplan.engines import registry
+from fuseplan.engines.base import Config, Executable, FusionLimits, Knob, KnobSpace
+from fuseplan.engines.cpu_c.engine import CpuCEngine
 from fuseplan.errors import BindError
 from fuseplan.ir.graph import Graph
+from fuseplan.ir.region import Region
 from fuseplan.plan.execute import Runner
 from fuseplan.plan.plan import BuiltPlan
 from fuseplan.plan.planner import PlanList, make_plans
 from fuseplan.plan.tune import TuneRow, autotune
-from fuseplan.runtime.device import cpu_device
+from fuseplan.runtime.device import Device, cpu_device
 from fuseplan.testing.random_graphs import GraphMaker
 from fuseplan.testing.run import HostBuffer, random_inputs
 
@@ -130,3 +134,66 @@ def test_table_lists_every_plan_with_name_time_and_outcome() -> None:
     assert seen == [e.name for e in plans.entries]
     assert all(e.name in str(report) for e in plans.entries)
     assert all(r.us is not None and r.us > 0 for r in report.rows)
+
+
+class RepeatingEngine(CpuCEngine):
+    """Every region by itself, launched as often as a knob says."""
+
+    name, engine_ids = "repeating", range(30000, 30001)
+
+    def limits(self, device: Device) -> FusionLimits:
+        return replace(super().limits(device), max_nodes=1)
+
+    def knobs(self, region: Region, device: Device) -> KnobSpace:
+        return KnobSpace({"TIMES": Knob((1, 8, 60), 2)})
+
+    def build(self, region: Region, device: Device, config: Config, *, aligned: bool = True) -> Executable:
+        built = super().build(region, device, (), aligned=aligned)
+        return replace(built, launches=built.launches * int(dict(config)["TIMES"]))
+
+
+@pytest.fixture
+def repeating(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = RepeatingEngine()
+    general = registry.engine_named(registry.GENERAL)
+    for module in ("planner", "assign", "rank"):
+        monkeypatch.setattr(f"fuseplan.plan.{module}.engines_for", lambda kind: (engine, general))
+
+
+def two_regions() -> tuple[PlanList, dict[int, Any], HostBuffer]:
+    m = GraphMaker(random.Random(0))
+    (x,) = m.node("tanh", {"input": m.input((64, 333), stride=(333, 1))})
+    m.node("sigmoid", {"input": x})
+    graph = m.finish()
+    (uid,) = graph.output_uids
+    out = HostBuffer(graph.tensors[uid])
+    return (
+        make_plans(graph, cpu_device()),
+        {**{u: b.view for u, b in random_inputs(graph, 0).items()}, uid: out.view},
+        out,
+    )
+
+
+@pytest.mark.usefixtures("repeating")
+def test_tuning_lists_a_faster_plan_that_only_the_search_finds() -> None:
+    plans, pack, out = two_regions()
+    listed = [e.name for e in plans.entries]
+    report = autotune(plans, make_runner, pack, None, 0)
+    assert report.is_complete and report.best is not None
+    assert {r.name for r in report.rows} > set(listed) and all(r.outcome == "right" for r in report.rows)
+    best = plans.entries[report.best]
+    assert best.name == "repeating[TIMES=1, TIMES@1=1]" and report.best == len(listed) == len(plans.entries) - 1
+    again = make_plans(plans.graph, cpu_device(), None)
+    again.append(best.engine_id, best.knobs)
+    assert again.entries[0].name == best.name
+    (x,) = (pack[u].astype(np.float64) for u in plans.graph.input_uids)
+    np.testing.assert_allclose(out.view, 1 / (1 + np.exp(-np.tanh(x))), rtol=1e-6)
+
+
+@pytest.mark.usefixtures("repeating")
+def test_plan_that_a_filter_bars_is_neither_timed_nor_kept_by_the_search() -> None:
+    plans, pack, _ = two_regions()
+    report = autotune(plans, make_runner, pack, None, 0, bar=lambda e: "too few" if e.name.count("=1") == 2 else "")
+    assert report.best is not None and plans.entries[report.best].name.count("=1") < 2
+    assert [r.us for r in report.rows if r.outcome == "barred: too few"] == [None]
+    assert "repeating[TIMES=1, TIMES@1=1]" in str(report)
