@@ -11,6 +11,7 @@ from fuseplan.api.runners import Runners
 from fuseplan.plan import tune
 
 if TYPE_CHECKING:
+    from fuseplan.plan.rank import Entry
     from fuseplan.plan.tune import Progress, TuneReport
 
 
@@ -91,11 +92,16 @@ class Execution(Runners):
         by_uid = {t._uid: buffer for t, buffer in self.default_buffers.items()}
         by_uid.update(normalise(pack, self.uids_by_name(), self.name, self.virtual_keys()))
         stream = self.stream_of(handle)
-        report = tune.autotune(plans, self.make_runner, by_uid, workspace, stream, budget_s, progress, self.barred_by)
+        report = tune.autotune(plans, self.make_runner, by_uid, workspace, stream, budget_s, progress, self._barred_by)
         if report.best is not None:
             self.build_index(report.best)
             self.select_index(report.best)
         return report
+
+    def _barred_by(self, entry: Entry) -> str:
+        """Why filters or the limit on workspace bar a plan that is built; empty if they do not."""
+        reason = next((why for keep in self.filters if (why := keep(entry))), "")
+        return reason or (self.over_workspace_limit(entry.built) if entry.built is not None else "")
 
     def get_workspace_size(
         self,

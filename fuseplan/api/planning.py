@@ -189,11 +189,6 @@ class Planning(Validation):
         needed, limit = built.workspace_bytes, self.workspace_limit
         return f"it needs {needed} bytes of workspace, over {limit}" if limit is not None and needed > limit else ""
 
-    def barred_by(self, entry: Entry) -> str:
-        """Why filters or the limit on workspace bar a plan; empty if they do not."""
-        reason = next((why for keep in self.filters if (why := keep(entry))), "")
-        return reason or (self.over_workspace_limit(entry.built) if entry.built is not None else "")
-
     def current_plan(self) -> BuiltPlan | None:
         """The selected plan if it is built."""
         return self.built.get(self.selected)

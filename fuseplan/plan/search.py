@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from fuseplan.engines.base import Config
+from fuseplan.engines.base import Config, KnobSpace
 from fuseplan.plan.rank import Candidates, Entry, Pick
 
 Times = dict[str, float | None]  # by a plan's name; None: it was tried and is not right
@@ -22,29 +22,33 @@ def search(candidates: Candidates, start: Entry, times: Times) -> Generator[Entr
     """
     best = start
     for at in sorted(candidates.own, key=lambda at: -candidates.estimate_us(at, candidates.own[at])):
-        changed = candidates.changed(best)
-        engine = changed.get(at, candidates.own[at]).engine
-        todo = _options(candidates, at, changed.get(at, candidates.own[at]), times)
-        while todo:
-            pick = Pick(engine, todo.pop(0))
-            entry = candidates.entry({**candidates.changed(best), at: pick})
-            if entry.name in times:
-                continue
-            us = times[entry.name] = yield entry
+        current = candidates.changed(best).get(at, candidates.own[at])
+        timed, todo = _options(candidates, at, current, times)
+        while timed or todo:
+            is_known, config = bool(timed), (timed or todo).pop(0)
+            entry = candidates.entry({**candidates.changed(best), at: Pick(current.engine, config)})
+            us = times[entry.name] if entry.name in times else (yield entry)
+            times[entry.name] = us
+            if is_known and us is not None:
+                timed.clear()  # the others were slower with defaults elsewhere
             if us is not None and us < (times[best.name] or 0.0):
                 best = entry
-                todo += candidates.space(at, engine).neighbours(pick.config)
+                todo += _beyond(candidates.space(at, current.engine), config)
 
 
-def _options(candidates: Candidates, at: int, current: Pick, times: Times) -> list[Config]:
-    """Configs of a kind to try beside the best of the others."""
-    space, fresh, timed = candidates.space(at, current.engine), list[Config](), list[tuple[float, Config]]()
+def _options(candidates: Candidates, at: int, current: Pick, times: Times) -> tuple[list[Config], list[Config]]:
+    """Configs of a kind to try beside the best of the others: timed with defaults elsewhere, fastest first; new."""
+    space, new, timed = candidates.space(at, current.engine), list[Config](), list[tuple[float, Config]]()
     for config in space.configs():
         name = candidates.entry({at: Pick(current.engine, config)}).name
         us = times.get(name)
         if us is not None:
             timed.append((us, config))
         elif name not in times:
-            fresh.append(config)
-    fastest = [min(timed, key=lambda t: t[0])[1]] if timed else []
-    return [*fastest, *fresh, *space.neighbours(current.config)]
+            new.append(config)
+    return [config for _, config in sorted(timed)], [*new, *_beyond(space, current.config)]
+
+
+def _beyond(space: KnobSpace, config: Config) -> list[Config]:
+    """Neighbours that are not worth a plan of their own and so are not tried anyway."""
+    return [c for c in space.neighbours(config) if c not in space.configs()]

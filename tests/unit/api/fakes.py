@@ -43,6 +43,9 @@ class FakePlans:
         self.built.append(index)
         return SimpleNamespace(name=entry.name, engine_name=entry.name.split("[")[0], workspace_bytes=entry.outcome)
 
+    def again(self, plan: Any) -> list[int]:
+        return sorted(range(len(self.entries)), key=lambda k: (self.entries[k].name != plan.name, k))
+
     def explain(self) -> str:
         return "fake ranking"
 

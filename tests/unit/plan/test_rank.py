@@ -310,3 +310,16 @@ def test_search_passes_over_plans_that_are_not_right(engines: list[Any]) -> None
     plans = make_plans(graph_of("matmul", "neg"), CPU, ("A",))
     _, best = simulate(plans, lambda e: None if tiles(e) == [2, 2] else 10 - sum(tiles(e)))
     assert best in ("tiled[TILE=2, TILE@1=1]", "tiled[TILE=1, TILE@1=2]")
+
+
+def test_search_climbs_beyond_the_configs_that_are_listed(engines: list[Any]) -> None:
+    class Open(OpEngine):
+        def knobs(self, region: Region, device: Device) -> KnobSpace:
+            return KnobSpace({"TILE": Knob(tuple(range(20)))}, (config(TILE=4), config(TILE=5)), lambda chosen: "")
+
+    engines.append(Open("open", 1, "neg"))
+    engines[0].space = KnobSpace({"TILE": Knob(tuple(range(20)))})
+    plans = make_plans(graph_of("neg"), CPU, ("A",))
+    tried, best = simulate(plans, lambda e: abs(tiles(e)[0] - 9) + 1)
+    assert names(plans) == ["open[TILE=4]", "open[TILE=5]"] and best == "open[TILE=9]"
+    assert tried == [f"open[TILE={k}]" for k in (6, 7, 8, 9, 10)]
