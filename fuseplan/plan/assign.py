@@ -18,6 +18,7 @@ from fuseplan.runtime.device import Device
 #: What a store knows of a region on a device: the name of an engine and a config of it.
 Choose = Callable[[Region, Device], tuple[str, Config] | None]
 
+
 @dataclass(frozen=True)
 class Assignment:
     """One region and the engine that builds it.
@@ -89,8 +90,7 @@ class Assigner:
         region = piece.region
         choice = _Choice(engine)
         if piece.refused:
-            region = region if region.values else fuse(self.graph, piece.nodes, self.cache)
-            choice = self._other_choice(region, engine)
+            choice = self._other_choice(region if region.values else fuse(self.graph, piece.nodes, self.cache), engine)
         if choice.engine is None:
             node = self.graph.nodes[piece.nodes[-1]]
             raise cudnnGraphNotSupportedError(
@@ -98,7 +98,7 @@ class Assigner:
                 asked="; ".join(choice.notes),
                 fix="change the types named above, or run `fuseplan doctor` to see what is missing",
             )
-        region = region_for(choice.engine, self.device, region)
+        region = region if choice.engine is engine else region_for(choice.engine, self.device, region)
         config = choice.engine.knobs(region, self.device).default
         return Assignment(region, choice.engine, config, choice.notes, piece.starts, piece.ends)
 

@@ -71,7 +71,7 @@ class PlanList:
                 notes = dict.fromkeys(n for a in found.assignments for n in a.notes if n.startswith(f"{engine.name}:"))
                 self.refusals.extend(notes or [f"{engine.name}: no node is of a family that it fuses"])
                 continue
-            answered = found.answered(self._assigner.assign(engine, is_asking=True))
+            answered = found.answered(self._assigner.answered(found.assignments))
             (defaults if answered is None else others).append(found.entry({}))
             defaults.extend([] if answered is None else [answered])
             others.extend(found.variants(MAX_PLANS))

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from fuseplan.engines.base import ENGINE_KNOB, Config, Engine, KnobSpace, Value
 from fuseplan.engines.registry import engines_for
 from fuseplan.errors import cudnnGraphNotSupportedError
-from fuseplan.plan.assign import Assignment
+from fuseplan.ir.region import Region
+from fuseplan.plan.assign import Assignment, region_for
 from fuseplan.plan.plan import BuiltPlan
 from fuseplan.runtime.device import Device
 
@@ -85,19 +86,21 @@ class Candidates:
         """The knobs that an engine has for the regions of a kind."""
         key = (at, engine.name)
         if key not in self._spaces:
-            self._spaces[key] = engine.knobs(self._example(at).region, self.device)
+            self._spaces[key] = engine.knobs(self._region(at, engine), self.device)
         return self._spaces[key]
 
     def estimate_us(self, at: int, pick: Pick) -> float:
         """Expected time of all regions of a kind."""
         key = (at, pick.engine.name, pick.config)
         if key not in self._estimates:
-            once = pick.engine.estimate_us(self._example(at).region, self.device, pick.config)
+            once = pick.engine.estimate_us(self._region(at, pick.engine), self.device, pick.config)
             self._estimates[key] = once * len(self.kinds[at])
         return self._estimates[key]
 
-    def _example(self, at: int) -> Assignment:
-        return self.assignments[self.kinds[at][0]]
+    def _region(self, at: int, engine: Engine) -> Region:
+        """A region of a kind in the form that an engine wants."""
+        own = self.assignments[self.kinds[at][0]]
+        return own.region if own.engine is engine else region_for(engine, self.device, own.region)
 
     def answered(self, assignments: Sequence[Assignment]) -> Entry | None:
         """The plan with a store's answers, which are in these assignments of the same regions; None without any."""
@@ -136,13 +139,15 @@ class Candidates:
         made = list(self.assignments)
         for at, pick in changed.items():
             for k in self.kinds[at]:
-                made[k] = replace(made[k], engine=pick.engine, config=pick.config)
+                region = made[k].region
+                region = region if pick.engine is made[k].engine else region_for(pick.engine, self.device, region)
+                made[k] = replace(made[k], region=region, engine=pick.engine, config=pick.config)
         return tuple(made)
 
     def _notes(self, picks: Picks) -> tuple[str, ...]:
         found: set[str] = set()
         for at, pick in picks.items():
-            found |= pick.engine.notes(self._example(at).region, self.device, pick.config)
+            found |= pick.engine.notes(self._region(at, pick.engine), self.device, pick.config)
         return tuple(sorted(found))
 
     def _changes(self, at: int, pick: Pick) -> Iterator[tuple[str, Value]]:
@@ -237,9 +242,8 @@ class Candidates:
         return Pick(engine, chosen)
 
     def _engine_of(self, wanted_id: int, at: int) -> Engine:
-        region = self._example(at).region
         for engine in engines_for(self.device.kind):
-            if wanted_id in engine.engine_ids and engine.supports(region, self.device).is_supported:
+            if wanted_id in engine.engine_ids and engine.supports(self._region(at, engine), self.device).is_supported:
                 return engine
         raise cudnnGraphNotSupportedError(
             f"no engine with id {wanted_id} takes region {self.kinds[at][0]} here", fix="use the knobs of a listed plan"
@@ -264,9 +268,7 @@ def _kinds(engine: Engine, assignments: Sequence[Assignment]) -> list[list[int]]
     """Positions of equal regions, by kind; first the kind that has the engine's region with the most work."""
     found: dict[object, list[int]] = {}
     for k, a in enumerate(assignments):
-        # the structure of a whole graph takes a walk over it, and there is one only
-        key = (a.engine.name, hash(a.region.structure)) if a.region.values else id(a)
-        found.setdefault(key, []).append(k)
+        found.setdefault((a.engine.name, a.region.structure), []).append(k)
     if not found:
         return []
     own = [kind for kind in found.values() if assignments[kind[0]].engine is engine] or list(found.values())

@@ -23,6 +23,7 @@ from fuseplan.engines.base import (
 )
 from fuseplan.errors import cudnnGraphNotSupportedError
 from fuseplan.ir.graph import Graph
+from fuseplan.ir.limits import POINTWISE
 from fuseplan.ir.region import Region
 from fuseplan.plan.planner import MAX_PLANS, make_plans
 from fuseplan.runtime.device import Device
@@ -49,7 +50,7 @@ class OpEngine:
 
     def limits(self, device: Device) -> FusionLimits:
         self.asked.append("limits")
-        return FusionLimits(families=frozenset({"pointwise", "matmul"}), max_nodes=1)
+        return FusionLimits(ops=POINTWISE | {"matmul"}, max_nodes=1)
 
     def supports(self, region: Region, device: Device) -> Support:
         self.asked.append("supports")
