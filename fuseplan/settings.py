@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import platformdirs
 
+#: the cache folder of a user without a home: nothing can be written below it, so a private folder takes its place
+NO_HOME = Path(os.devnull, "no-home-folder")
+
 
 def _default_cache_dir() -> Path:
-    return Path(platformdirs.user_cache_dir("fuseplan", appauthor=False))
-
-
-def _count(text: str) -> int:
-    """A number of threads; OpenMP's variable may list one for each level of nesting, of which the first counts."""
-    first = text.split(",")[0].strip()
-    return int(first) if first.isdecimal() else 0
+    try:
+        found = Path(platformdirs.user_cache_dir("fuseplan", appauthor=False))
+    except (KeyError, OSError, RuntimeError):  # no HOME and no entry in the list of users
+        return NO_HOME
+    return found if found.is_absolute() else NO_HOME
 
 
 @dataclass(frozen=True)
@@ -47,24 +51,56 @@ class Settings:
 
     @classmethod
     def from_environment(cls, env: dict[str, str] | None = None) -> Settings:
-        """Settings as the environment gives them; unreadable numbers count as unset."""
-        e = dict(os.environ) if env is None else env
+        """Settings as the environment gives them; a value that cannot be read is reported and counts as unset."""
+        e = os.environ if env is None else env
         made: dict[str, object] = {}
-        if e.get("FUSEPLAN_CACHE_DIR"):
-            made["cache_dir"] = Path(e["FUSEPLAN_CACHE_DIR"]).expanduser()
-        if e.get("FUSEPLAN_CACHE_LIMIT_MB", "").isdigit():
-            made["cache_limit_bytes"] = int(e["FUSEPLAN_CACHE_LIMIT_MB"]) << 20
-        made["compiler"] = e.get("FUSEPLAN_CC", "")
-        made["num_threads"] = _count(e.get("FUSEPLAN_NUM_THREADS", "")) or _count(e.get("OMP_NUM_THREADS", ""))
-        made["dispatcher"] = e.get("FUSEPLAN_DISPATCHER", "auto")
-        level = e.get("CUDNN_FRONTEND_LOG_INFO", "0")
-        made["log_level"] = int(level) if level.isdigit() else 0
-        made["log_file"] = e.get("CUDNN_FRONTEND_LOG_FILE", "")
-        made["cuda_graph_retention"] = e.get("CUDNN_CUDA_GRAPH_RETENTION", "")
-        made["verify"] = bool(e.get("FUSEPLAN_VERIFY"))
+        unread: list[str] = []
+        for variable, (name, parse) in _VARIABLES.items():
+            text = e.get(variable, "")
+            if text:
+                try:
+                    made[name] = parse(text)
+                except (ValueError, RuntimeError):
+                    unread.append(f"{variable}={text[:40]!r}")
+        if unread:
+            _logger.warning("the environment has settings that cannot be read and are ignored: %s", ", ".join(unread))
         return cls(**made)  # type: ignore[arg-type]
 
 
+def _number(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,15}", text.strip()):
+        raise ValueError(text)
+    return int(text)
+
+
+def _threads(text: str) -> int:
+    """A number of threads; OpenMP's variable may list one for each level of nesting, of which the first counts."""
+    return _number(text.split(",")[0])
+
+
+def _one_of(*names: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in names:
+            raise ValueError(text)
+        return text.lower()
+
+    return parse
+
+
+#: environment variable -> field of `Settings`, and what reads its text
+_VARIABLES: dict[str, tuple[str, Callable[[str], object]]] = {
+    "FUSEPLAN_CACHE_DIR": ("cache_dir", lambda text: Path(text).expanduser()),
+    "FUSEPLAN_CACHE_LIMIT_MB": ("cache_limit_bytes", lambda text: _number(text) << 20),
+    "FUSEPLAN_CC": ("compiler", str),
+    "OMP_NUM_THREADS": ("num_threads", _threads),
+    "FUSEPLAN_NUM_THREADS": ("num_threads", _threads),  # after the other, so it counts
+    "FUSEPLAN_DISPATCHER": ("dispatcher", _one_of("auto", "native", "python")),
+    "CUDNN_FRONTEND_LOG_INFO": ("log_level", _number),
+    "CUDNN_FRONTEND_LOG_FILE": ("log_file", str),
+    "CUDNN_CUDA_GRAPH_RETENTION": ("cuda_graph_retention", _one_of("per_graph", "none")),
+    "FUSEPLAN_VERIFY": ("verify", bool),
+}
+_logger = logging.getLogger("fuseplan")
 _current: Settings | None = None
 
 

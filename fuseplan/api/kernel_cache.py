@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import threading
 from typing import Any
 
 from fuseplan.errors import ArgumentError, GraphStateError, PlanFileError
+from fuseplan.runtime import forks
 from fuseplan.runtime.device import Device, cpu_device, device_of
 
 _CACHE_FORMAT = "fuseplan-kernel-cache"
@@ -24,7 +24,7 @@ class kernel_cache:  # noqa: N801 - the API's own name
         self._structures: dict[str, None] = {}
         self._revision = 0
         self._is_used = False
-        self._lock = threading.Lock()
+        self._lock = forks.Lock()
 
     def note(self, structure: str) -> None:
         """Enter the structure of a graph that has been built."""

@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from fuseplan.engines.base import Engine
 from fuseplan.errors import EngineError
+from fuseplan.runtime import forks
 
 GROUP = "fuseplan.engines"
 
@@ -44,7 +45,8 @@ GENERAL = next(line.name for line in IN_TREE if line.is_general)
 
 @cache
 def _in_tree(name: str) -> Engine:
-    found: Engine = import_module(f"fuseplan.engines.{name}.engine").ENGINE
+    with forks.loading:
+        found: Engine = import_module(f"fuseplan.engines.{name}.engine").ENGINE
     return found
 
 
@@ -80,7 +82,8 @@ def overlap(engine: Engine, other: Engine) -> str:
 
 def _loaded(point: EntryPoint) -> Engine:
     try:
-        engine: Engine = point.load()
+        with forks.loading:
+            engine: Engine = point.load()
     except Exception as e:  # whatever a foreign module raises while it is imported
         raise _unusable(point, f"{type(e).__name__}: {e}") from e
     missing = [m for m in (*Engine.__annotations__, *vars(Engine)) if m[0] != "_" and not hasattr(engine, m)]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from math import prod
 
 from fuseplan.dtypes import DType
+from fuseplan.runtime.forks import cached_property
 
 AttrValue = bool | int | float | str | None | tuple["AttrValue", ...]
 Attrs = tuple[tuple[str, AttrValue], ...]

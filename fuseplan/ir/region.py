@@ -35,13 +35,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
 from hashlib import sha256
 
 from fuseplan.dtypes import DType
 from fuseplan.ir.anchors import ANCHORS
 from fuseplan.ir.graph import Attrs, AttrValue, Graph
 from fuseplan.ir.serialize import canonical_key
+from fuseplan.runtime.forks import cached_property
 
 UNARY = frozenset("neg abs exp log log1p sqrt sin cos tan tanh erf floor ceil not_".split())
 BINARY = frozenset("add sub mul div max min mod pow eq ne gt ge lt le and_ or_".split())

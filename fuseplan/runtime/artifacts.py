@@ -1,21 +1,18 @@
 """Compiled files on disk: named by content, locked per key, published by rename, bounded in size.
 
-A file is its data and a trailer with the SHA-256 of the data. ELF loaders ignore what follows the
-last section, so a shared object with a trailer can be loaded as it is, and an entry is one file
-that appears in one rename.
+A file is its data and a trailer with the SHA-256 of its key and its data, so a file under another
+key's name is damaged. ELF loaders ignore what follows the last section, so a shared object with a
+trailer can be loaded as it is, and an entry is one file that appears in one rename.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import hashlib
 import os
 import re
-import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +20,7 @@ from pathlib import Path
 
 from fuseplan import settings
 from fuseplan.errors import ToolchainError
-from fuseplan.runtime import logs
+from fuseplan.runtime import folders, forks, logs
 from fuseplan.runtime.device import require_features
 from fuseplan.runtime.launch import Artifact
 
@@ -37,9 +34,9 @@ _TRAILER = len(_MARK) + 64
 _KEY = re.compile(r"[0-9A-Za-z_.-]{8,200}")
 _LOCK_WAIT_S = 120.0
 _STALE_S = 3600.0
-_memory_lock = threading.RLock()
+_memory_lock = forks.Lock()
 _loaded: dict[str, ctypes.CDLL] = {}
-_private: dict[tuple[int, Path], Path] = {}  # by process (a forked child does not share it) and cache folder
+_held: set[int] = set()  # open lock files
 _sizes: dict[Path, int] = {}  # what we believe each cache folder holds
 _counts = {"hits": 0, "misses": 0, "damaged": 0}
 
@@ -75,6 +72,8 @@ def publish(key: str, suffix: str, data: bytes) -> Path:
 
     Returns:
         its path; a private folder of the process if the cache folder cannot be written
+    Raises:
+        ToolchainError: there is no such folder either, or it is full
     """
     path = path_of(key, suffix)
     try:
@@ -85,9 +84,15 @@ def publish(key: str, suffix: str, data: bytes) -> Path:
             f"cache-unwritable:{_root()}",
             f"cache folder {_root()} cannot be written ({problem}); compiled kernels last as long as this process",
         )
-        path = _private_path(key, suffix)
-        _write(path, data)
+        path = _write_private(key, suffix, data)
     return path
+
+
+def remove(key: str, suffix: str) -> None:
+    """Take an entry out of the cache, if it is there."""
+    for path in _places(key, suffix):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def obtain(key: str, suffix: str, build: Callable[[Path], None]) -> tuple[Path, bytes]:
@@ -104,8 +109,8 @@ def obtain(key: str, suffix: str, build: Callable[[Path], None]) -> tuple[Path, 
         _counts["hits" if found else "misses"] += 1
         if found:
             return found
-        with tempfile.TemporaryDirectory(prefix="fuseplan-build-") as folder:
-            target = Path(folder) / f"built{suffix}"
+        with folders.scratch("fuseplan-build-") as folder:
+            target = folder / f"built{suffix}"
             build(target)
             data = target.read_bytes()
         return publish(key, suffix, data), data
@@ -119,7 +124,7 @@ def stats() -> CacheStats:
 
 def clear() -> None:
     """Remove all entries; kernels that are loaded stay loaded."""
-    private = _private.get((os.getpid(), _root()))
+    private = folders.private_if_made()
     for path in [entry[0] for entry in _entries(_root())] + (list(private.iterdir()) if private else []):
         with contextlib.suppress(OSError):
             path.unlink()
@@ -152,15 +157,30 @@ def load_shared(artifact: Artifact) -> ctypes.CDLL:
         library = _loaded.get(digest)
         if library is None:
             require_features(artifact.arch, what=f"compiled kernel {artifact.key[:12]}")
-            path = shared_path(artifact)
-            try:
-                library = ctypes.CDLL(str(path))
-            except OSError as problem:
-                raise ToolchainError(
-                    f"compiled kernel {artifact.key[:12]} cannot be loaded: {problem}",
-                    fix="remove the cache folder, or set FUSEPLAN_CACHE_DIR to a folder that allows execution",
-                ) from problem
-            _loaded[digest] = library
+            library = _loaded[digest] = _load(artifact)
+        return library
+
+
+def _load(artifact: Artifact) -> ctypes.CDLL:
+    """From the cache folder; from the private one where nothing can be executed from the cache folder."""
+    path = shared_path(artifact)
+    try:
+        with forks.loading:
+            return ctypes.CDLL(str(path))
+    except OSError as problem:
+        try:
+            copy = _write_private(hashlib.sha256(artifact.data).hexdigest(), ".so", artifact.data)
+            with forks.loading:
+                library = ctypes.CDLL(str(copy))
+        except (OSError, ToolchainError):
+            raise ToolchainError(
+                f"compiled kernel {artifact.key[:12]} cannot be loaded: {problem}",
+                fix="remove the cache folder, or set FUSEPLAN_CACHE_DIR to a folder that allows execution",
+            ) from problem
+        logs.once(
+            f"cache-not-executable:{_root()}",
+            f"nothing can be executed from cache folder {_root()} ({problem}); kernels are loaded from {copy.parent}",
+        )
         return library
 
 
@@ -177,35 +197,39 @@ def symbol_address(artifact: Artifact, symbol: str) -> int:
 
 
 def _root() -> Path:
-    return settings.current().cache_dir / "artifacts"
+    return folders.cache() / "artifacts"
 
 
-def _private_path(key: str, suffix: str) -> Path:
-    with _memory_lock:
-        ident = (os.getpid(), _root())
-        if ident not in _private:
-            folder = Path(tempfile.mkdtemp(prefix="fuseplan-"))
-            _private[ident] = folder
-            atexit.register(_remove_private, folder, os.getpid())
-        return _private[ident] / f"{key}{suffix}"
+def _places(key: str, suffix: str) -> list[Path]:
+    """Where an entry may lie, in order."""
+    private = folders.private_if_made()
+    return [path_of(key, suffix), *([private / f"{key}{suffix}"] if private else [])]
 
 
-def _remove_private(folder: Path, pid: int) -> None:
-    if os.getpid() == pid:  # not in a forked child
-        shutil.rmtree(folder, ignore_errors=True)
+def _write_private(key: str, suffix: str, data: bytes) -> Path:
+    path = folders.private() / f"{key}{suffix}"
+    try:
+        _write(path, data)
+    except OSError as problem:
+        raise ToolchainError(
+            f"{path.parent} cannot be written: {problem}", fix="free space, or set TMPDIR or FUSEPLAN_CACHE_DIR"
+        ) from problem
+    return path
+
+
+def _trailer_of(name: str, data: bytes) -> bytes:
+    """What ends a file: it says which key the data belong to."""
+    return _MARK + hashlib.sha256(name.encode() + b"\0" + data).hexdigest().encode()
 
 
 def _find(key: str, suffix: str) -> tuple[Path, bytes] | None:
-    candidates = [path_of(key, suffix)]
-    if (os.getpid(), _root()) in _private:
-        candidates.append(_private_path(key, suffix))
-    for path in candidates:
+    for path in _places(key, suffix):
         try:
             raw = path.read_bytes()
         except OSError:
             continue
         data, trailer = raw[:-_TRAILER], raw[-_TRAILER:]
-        if trailer == _MARK + hashlib.sha256(data).hexdigest().encode():
+        if trailer == _trailer_of(path.name, data):
             with contextlib.suppress(OSError):
                 os.utime(path)  # trimming removes what was used longest ago
             return path, data
@@ -222,7 +246,7 @@ def _write(path: Path, data: bytes) -> None:
     try:
         with open(handle, "wb") as file:
             file.write(data)
-            file.write(_MARK + hashlib.sha256(data).hexdigest().encode())
+            file.write(_trailer_of(path.name, data))
         os.chmod(name, 0o755)
         os.replace(name, path)
     except BaseException:
@@ -235,14 +259,13 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _entries(root: Path) -> Iterator[tuple[Path, int, float]]:
-    for folder in root.glob("??"):
-        for path in folder.iterdir():
-            with contextlib.suppress(OSError):
-                info = path.stat()
-                if not path.name.startswith(".tmp-"):
-                    yield path, info.st_size, info.st_mtime
-                elif time.time() - info.st_mtime > _STALE_S:  # its writer was killed
-                    path.unlink()
+    for path in root.glob("??/*"):
+        with contextlib.suppress(OSError):
+            info = path.stat()
+            if not path.name.startswith(".tmp-"):
+                yield path, info.st_size, info.st_mtime
+            elif time.time() - info.st_mtime > _STALE_S:  # its writer was killed
+                path.unlink()
 
 
 def _trim(root: Path, keep: Path) -> None:
@@ -276,7 +299,19 @@ def _lock(key: str) -> Iterator[None]:
         if handle >= 0:
             with contextlib.suppress(OSError):
                 path.unlink()
+            _held.discard(handle)
             os.close(handle)
+
+
+def _close_inherited() -> None:
+    """In a forked child: the parent's lock files, which would stay locked after the parent's death."""
+    while _held:
+        with contextlib.suppress(OSError):
+            os.close(_held.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_inherited)
 
 
 def _acquire(path: Path) -> int:
@@ -291,6 +326,7 @@ def _acquire(path: Path) -> int:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(handle).st_ino == os.stat(path).st_ino:
+                _held.add(handle)
                 return handle
         except BlockingIOError:
             pause = 0.005

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 from fuseplan.errors import DeviceError
+from fuseplan.runtime import forks
 
 _ATTRIBUTES = {  # numbers of CUdevice_attribute
     "clock_khz": 13,
@@ -38,7 +38,7 @@ _ADVICE = {
     803: "the driver is older than the CUDA runtime in this process; update the driver",
     900: "the stream is being captured and this call cannot be captured; run once before the capture",
 }
-_lock = threading.RLock()
+_lock = forks.Lock()
 _driver: Driver | None = None
 _library_name = "libcuda.so.1"
 

@@ -219,8 +219,8 @@ def _last_level_cache() -> int:
         try:
             with open(f"/sys/devices/system/cpu/cpu0/cache/index{index}/size", encoding="ascii") as file:
                 text = file.read().strip()
-        except OSError:
+            unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
+            best = max(best, int(text.rstrip("KMG")) * unit)
+        except (OSError, ValueError):
             continue
-        unit = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 1)
-        best = max(best, int(text.rstrip("KM")) * unit)
     return best

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 
 from fuseplan import settings
+from fuseplan.runtime import forks
 
 _logger = logging.getLogger("fuseplan")
 _logger.addHandler(logging.NullHandler())
-_lock = threading.Lock()
+_lock = forks.Lock()
 _seen: set[str] = set()
 
 
@@ -46,14 +46,16 @@ def once(key: str, message: str) -> bool:
 def _write(message: str) -> None:
     target = settings.current().log_file
     line = f"[fuseplan] {message}\n"
-    with _lock:
-        if target in ("stdout", "stderr"):
-            stream = sys.stdout if target == "stdout" else sys.stderr
-            stream.write(line)
-            stream.flush()
-            return
-        try:
-            with open(target, "a", encoding="utf-8") as file:
-                file.write(line)
-        except OSError as problem:  # a log that cannot be written must not stop the work
-            _logger.warning("log file %s: %s", target, problem)
+    try:
+        with _lock:
+            if target in ("stdout", "stderr"):
+                stream = sys.stdout if target == "stdout" else sys.stderr
+                stream.write(line)
+                stream.flush()
+            else:
+                with open(target, "a", encoding="utf-8", errors="backslashreplace") as file:
+                    file.write(line)
+    except (OSError, ValueError, AttributeError) as problem:  # also a stream that is closed or not there
+        if target not in _seen:  # a log that cannot be written must not stop the work
+            _seen.add(target)
+            _logger.warning("log file %s cannot be written: %s", target, problem)

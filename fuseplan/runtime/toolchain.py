@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import ctypes
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sysconfig
 import tempfile
@@ -14,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fuseplan import settings
-from fuseplan.errors import ToolchainError
-from fuseplan.runtime import artifacts, logs
+from fuseplan.errors import ToolchainError, cudnnGraphNotSupportedError
+from fuseplan.runtime import artifacts, folders, logs
 from fuseplan.runtime.device import TIERS, arch_name, is_x86, native_features
 from fuseplan.runtime.launch import Artifact
 
@@ -26,7 +28,21 @@ KERNEL_FLAGS = (
 _VALUE_CHANGING = ("-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-fassociative-math",
                    "-freciprocal-math", "-ffinite-math-only", "-fno-signed-zeros", "-ffp-contract=fast")  # fmt: skip
 _TIMEOUT_S = 300
+_TRIAL_TIMEOUT_S = 30
 _NO_COMPILER_FIX = "install gcc or clang, or set FUSEPLAN_CC; without one only the array engine runs"
+_TRIAL = """\
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+int32_t fuseplan_trial(const float *x) {
+  int32_t bits;
+  float root = sqrtf(*x);
+  memcpy(&bits, &root, sizeof bits);
+  return bits;
+}
+"""
+_identified: dict[tuple[str, int, int], Compiler | ToolchainError] = {}
+_gaps: dict[tuple[Compiler, Path], str] = {}
 
 
 @dataclass(frozen=True)
@@ -49,13 +65,15 @@ def find_compiler() -> Compiler:
         ToolchainError: there is none, or it does not start
     """
     wanted = settings.current().compiler
+    asked = f"compiler '{wanted}' of the settings" if wanted else "cc, gcc or clang on PATH"
+    missing = ToolchainError("there is no C compiler", asked=asked, fix=_NO_COMPILER_FIX)
     for name in (wanted,) if wanted else ("cc", "gcc", "clang"):
         path = shutil.which(name)
-        if path:
-            info = os.stat(path)
-            return _identify(path, info.st_mtime_ns, info.st_size)
-    asked = f"compiler '{wanted}' of the settings" if wanted else "cc, gcc or clang on PATH"
-    raise ToolchainError("there is no C compiler", asked=asked, fix=_NO_COMPILER_FIX)
+        found = _identified_at(path) if path else missing
+        if isinstance(found, Compiler):
+            return found
+        missing = missing if found is None else found
+    raise missing
 
 
 def has_compiler() -> bool:
@@ -65,6 +83,37 @@ def has_compiler() -> bool:
     except ToolchainError:
         return False
     return True
+
+
+def gap() -> str:
+    """Why this process cannot compile C and run it; empty if it can. Tried with a small program, once per process."""
+    try:
+        compiler = find_compiler()
+    except ToolchainError as problem:
+        return _report(f"{problem.wrong} (set FUSEPLAN_CC, or put cc, gcc or clang on PATH)")
+    key = (compiler, folders.cache())
+    if key not in _gaps:
+        _gaps[key] = _try(compiler)
+    return _report(_gaps[key])
+
+
+def _report(reason: str) -> str:
+    if reason:
+        logs.once(f"toolchain:{reason}", f"generated C kernels cannot be used: {reason}")
+    return reason
+
+
+def _try(compiler: Compiler) -> str:
+    try:
+        made = compile_shared(_TRIAL, label="a trial program", symbol="fuseplan_trial")
+        function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(ctypes.c_float))(
+            artifacts.symbol_address(made, "fuseplan_trial")
+        )
+    except (ToolchainError, cudnnGraphNotSupportedError) as problem:
+        return f"{compiler.path} does not work: {problem.wrong}"
+    if function(ctypes.c_float(4.0)) != 0x40000000:
+        return f"{compiler.path} does not work: what it compiles computes sqrt(4) wrongly"
+    return ""
 
 
 def python_headers() -> str:
@@ -80,6 +129,7 @@ def compile_shared(
     march: str = "native",
     features: Sequence[str] | None = None,
     label: str = "kernel",
+    symbol: str = "",
 ) -> Artifact:
     """Compile C source to a shared object, or take it from the cache.
 
@@ -88,8 +138,10 @@ def compile_shared(
         march: ``"native"`` or a tier such as ``"x86-64-v3"``, for code that runs elsewhere too
         features: CPU features that the code relies on, where it is more than what `march` may use
         label: for messages
+        symbol: a function of it; the result is loaded too, and made again if one from the cache does not load
     Raises:
-        ToolchainError: no compiler, or it failed; the source is kept and its path is in the message
+        ToolchainError: no compiler, or it failed (the source is kept and its path is in the message), or what it made
+            does not load
     """
     compiler, target = find_compiler(), _target_flag(march)
     arch = _arch_of(march, features)
@@ -99,57 +151,87 @@ def compile_shared(
     command = (compiler.path, *KERNEL_FLAGS, *target, *flags)
     key = _key(source, compiler.version, *command[1:], arch)
 
+    fresh: list[Path] = []
+
     def build(path: Path) -> None:
+        fresh.append(path)
         _run(command, source, path, label)
 
-    path, data = artifacts.obtain(key, ".so", build)
-    logs.info(f"compiled {label}: {path}")
-    return Artifact("so", key, arch, data)
+    while True:
+        path, data = artifacts.obtain(key, ".so", build)
+        made = Artifact("so", key, arch, data)
+        try:
+            if symbol:
+                artifacts.symbol_address(made, symbol)
+        except ToolchainError:
+            artifacts.remove(key, ".so")
+            if fresh:
+                raise
+            logs.once(f"cache-unusable:{path}", f"cache entry {path} does not load; it is removed and built again")
+        else:
+            logs.info(f"compiled {label}: {path}")
+            return made
 
 
 def _run(command: tuple[str, ...], source: str, path: Path, label: str) -> None:
     file = path.parent / "source.c"
-    file.write_text(source, encoding="utf-8")
-    messages = path.parent / "messages.txt"
-    # the C locale, so that messages do not depend on the user's language; a file and no pipe, so that we
-    # wait for the compiler alone and not for what it started
-    env = {**os.environ, "LC_ALL": "C"}
+    limit_s = _TRIAL_TIMEOUT_S if source == _TRIAL else _TIMEOUT_S
     try:
-        with messages.open("wb") as out:
-            done = subprocess.run(
-                [*command, "-o", str(path), str(file), "-lm"],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                timeout=_TIMEOUT_S,
-                env=env,
-                check=False,
-            )
+        file.write_text(source, encoding="utf-8")
+        code, said = _output_of((*command, "-o", str(path), str(file), "-lm"), path.parent, limit_s)
     except subprocess.TimeoutExpired as problem:
-        raise _failed(command, source, label, f"it ran for more than {_TIMEOUT_S} s", "") from problem
+        raise _failed(command, source, label, f"it ran for more than {limit_s} s", "") from problem
     except OSError as problem:
         raise ToolchainError(f"{command[0]} does not start: {problem}", fix=_NO_COMPILER_FIX) from problem
-    said = messages.read_text(encoding="utf-8", errors="replace")
-    if done.returncode < 0:
-        raise _failed(command, source, label, f"it was ended by signal {-done.returncode}", said)
-    if done.returncode or not path.exists():
-        raise _failed(command, source, label, f"exit status {done.returncode}", said)
+    if code < 0:
+        raise _failed(command, source, label, f"it was ended by signal {-code}", said)
+    if code or not path.exists():
+        raise _failed(command, source, label, f"exit status {code}", said)
+
+
+def _output_of(command: Sequence[str], folder: Path, limit_s: float) -> tuple[int, str]:
+    """Exit status and text of a command, which may write in `folder`. Raises OSError, TimeoutExpired."""
+    messages = folder / "messages.txt"
+    # the C locale, so that messages do not depend on the user's language; a file and no pipe, so that we
+    # wait for the compiler alone and not for what it started; a session, so that all of it can be ended
+    env = {**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)}
+    with messages.open("wb") as out:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True
+        )
+        try:
+            code = process.wait(limit_s)
+        except BaseException:
+            with contextlib.suppress(OSError, AttributeError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            process.wait()
+            raise
+    return code, messages.read_text(encoding="utf-8", errors="replace")
+
+
+def _keep(source: str, name: str) -> str:
+    """Path of the kept source; its bare name where no folder can be written."""
+    with contextlib.suppress(OSError):
+        return _put(folders.cache() / "failed", name, source)
+    with contextlib.suppress(OSError):  # not the private folder: the user reads it after the process
+        return _put(Path(tempfile.mkdtemp(prefix="fuseplan-failed-")), name, source)
+    return name
+
+
+def _put(folder: Path, name: str, source: str) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(source, encoding="utf-8")
+    return str(folder / name)
 
 
 def _failed(command: tuple[str, ...], source: str, label: str, how: str, stderr: str) -> ToolchainError:
     digest = hashlib.sha256(source.encode()).hexdigest()[:16]
-    folder = settings.current().cache_dir / "failed"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        kept = folder / f"{digest}.c"
-        kept.write_text(source, encoding="utf-8")
-    except OSError:
-        kept = Path(tempfile.mkdtemp(prefix="fuseplan-failed-")) / f"{digest}.c"
-        kept.write_text(source, encoding="utf-8")
+    kept = _keep(source, f"{digest}.c")
     head = "\n".join(stderr.strip().splitlines()[:12])
     return ToolchainError(
         f"compiling {label} failed: {how}" + (f"\n{head}" if head else ""),
-        asked=" ".join((*command, str(kept), "-lm")),
+        asked=" ".join((*command, kept, "-lm")),
         fix="the source is kept at the path above; if it is one of ours, this is a bug of fuseplan to report",
     )
 
@@ -173,17 +255,35 @@ def _arch_of(march: str, features: Sequence[str] | None) -> str:
     return arch_name({*base, *(features or ())})
 
 
-@functools.cache
+def _identified_at(path: str) -> Compiler | ToolchainError | None:
+    """The compiler at a path, asked once; an updated one, seen by time and size, is asked again."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    ident = (path, info.st_mtime_ns, info.st_size)
+    if ident not in _identified:
+        try:
+            _identified[ident] = _identify(*ident)
+        except ToolchainError as problem:
+            _identified[ident] = problem
+    return _identified[ident]
+
+
 def _identify(path: str, mtime_ns: int, size: int) -> Compiler:
-    """Ask a compiler once per machine; an updated one, seen by time and size, is asked again."""
+    """Ask a compiler once per machine."""
     key = hashlib.sha256(f"compiler {path} {mtime_ns} {size}".encode()).hexdigest()
     known = artifacts.get(key, ".version")
     if known is not None:
         return Compiler(path, known.decode())
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=True)
+        with folders.scratch("fuseplan-build-") as folder:
+            code, said = _output_of((path, "--version"), folder, _TRIAL_TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as problem:
         raise ToolchainError(f"compiler {path} does not start: {problem}", fix=_NO_COMPILER_FIX) from problem
-    version = done.stdout.split("\n", 1)[0].strip() or f"{mtime_ns}-{size}"
-    artifacts.publish(key, ".version", version.encode())
+    if code:
+        raise ToolchainError(f"compiler {path} does not start: exit status {code}", fix=_NO_COMPILER_FIX)
+    version = said.split("\n", 1)[0].strip() or f"{mtime_ns}-{size}"
+    with contextlib.suppress(ToolchainError):
+        artifacts.publish(key, ".version", version.encode())
     return Compiler(path, version)

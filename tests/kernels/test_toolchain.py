@@ -65,7 +65,7 @@ def test_two_processes_compile_the_same_kernel_at_once(tmp_path: Path) -> None:
 
 def test_cached_kernel_needs_no_compiler_run(monkeypatch: pytest.MonkeyPatch) -> None:
     first = toolchain.compile_shared(SOURCE)
-    monkeypatch.setattr(subprocess, "run", None)
+    monkeypatch.setattr(subprocess, "Popen", None)
     assert toolchain.compile_shared(SOURCE) == first
 
 

@@ -12,7 +12,7 @@ from fuseplan.ir.limits import ROWS
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import Artifact, Launch, LaunchKind
-from fuseplan.runtime.toolchain import compile_shared, has_compiler
+from fuseplan.runtime.toolchain import compile_shared, gap
 
 FLAGS = ("-fopenmp-simd",)
 _ANCHORS = frozenset({"matmul", "conv_fprop"})
@@ -57,8 +57,8 @@ class CpuCEngine:
             return no(f"tensors are on {device}, this engine needs host memory")
         if self._built and self._key(region) in self._built:
             return YES
-        if not has_compiler():
-            return no("there is no C compiler (set FUSEPLAN_CC, or put cc, gcc or clang on PATH)")
+        if missing := gap():
+            return no(missing)
         reason = _type_refusal(region) or _op_refusal(region) or form_refusal(region)
         return no(reason) if reason else YES
 
@@ -94,7 +94,7 @@ class CpuCEngine:
     def _executable(self, region: Region, kernel: Kernel) -> Executable:
         artifact = self._compiled.get(kernel.source)
         if artifact is None:
-            artifact = compile_shared(kernel.source, FLAGS, label=kernel.symbol)
+            artifact = compile_shared(kernel.source, FLAGS, label=kernel.symbol, symbol=kernel.symbol)
             if len(self._compiled) >= _MEMO_LIMIT:
                 self._compiled.clear()
             self._compiled[kernel.source] = artifact

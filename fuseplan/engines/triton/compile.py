@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,12 +19,12 @@ from typing import Any
 from fuseplan import settings
 from fuseplan.engines.triton.kernel import Kernel, ParamKind
 from fuseplan.errors import ToolchainError
-from fuseplan.runtime import artifacts
+from fuseplan.runtime import artifacts, folders, forks
 from fuseplan.runtime.launch import Artifact
 
 _FORMAT = 1  # of what is cached; goes into the key
 _MAX_SOURCES = 2048
-_lock = threading.Lock()  # Triton's knobs are global
+_lock = forks.Lock()  # Triton's knobs are global
 _modules: dict[str, ModuleType] = {}
 
 
@@ -62,7 +61,7 @@ class Compilation:
     num_stages: int
     sm: int
 
-    @functools.cached_property
+    @forks.cached_property
     def key(self) -> str:
         """Digest of the compilation and of the tools that run it."""
         text = json.dumps([_FORMAT, asdict(self), *tool_versions(self.sm)], sort_keys=True)
@@ -72,10 +71,13 @@ class Compilation:
 @functools.cache
 def tool_versions(sm: int) -> tuple[str, str]:
     """Versions of Triton and of the assembler that it uses for an architecture."""
-    import triton
-    from triton.backends.nvidia.compiler import get_ptxas
-
-    return str(triton.__version__), str(get_ptxas(sm).version)
+    with forks.loading:
+        import triton
+        from triton.backends.nvidia.compiler import get_ptxas
+    try:
+        return str(triton.__version__), str(get_ptxas(sm).version)
+    except Exception as problem:  # the assembler is missing or does not start
+        raise ToolchainError(f"Triton's assembler for sm_{sm} cannot be used: {problem}") from problem
 
 
 def compilation(kernel: Kernel, sm: int, *, aligned: bool) -> Compilation:
@@ -120,7 +122,7 @@ def compile_fresh(wanted: Compilation) -> tuple[dict[str, Any], dict[str, Any]]:
     module = load_source(wanted.source)
     constants = dict(wanted.constants)
     attributes = {(position,): [["tt.divisibility", multiple]] for position, multiple in wanted.promises}
-    with _lock, tempfile.TemporaryDirectory(prefix="fuseplan-triton-") as folder, _quiet_knobs(folder):
+    with _lock, folders.scratch("fuseplan-triton-") as folder, _quiet_knobs(str(folder)):
         source = ASTSource(getattr(module, wanted.function), dict(wanted.signature), constants, attributes)
         options = {
             "num_warps": wanted.num_warps,
@@ -198,11 +200,18 @@ def _write(path: Path, source: str) -> Path:
     except (OSError, UnicodeDecodeError):
         pass
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
+        return _publish(path, source)
     except OSError:
-        path = Path(tempfile.mkdtemp(prefix="fuseplan-triton-")) / path.name
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
+        private = folders.private() / path.name
+    try:
+        return _publish(private, source)
+    except OSError as problem:
+        raise ToolchainError(f"the source of a kernel cannot be written: {problem}", fix="free space") from problem
+
+
+def _publish(path: Path, source: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
     with open(handle, "w", encoding="utf-8") as file:
         file.write(source)
     os.replace(temporary, path)

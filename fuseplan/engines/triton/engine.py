@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import threading
 from collections import OrderedDict
 
 from fuseplan.codegen.writer import region_summary
@@ -18,6 +17,7 @@ from fuseplan.engines.triton.knobs import complete_knobs, gemm_efficiency, knob_
 from fuseplan.engines.triton.support import LIMITS, supports
 from fuseplan.errors import cudnnGraphNotSupportedError
 from fuseplan.ir.region import Region, Role
+from fuseplan.runtime import forks
 from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import Launch, LaunchKind, Patch, PatchKind
 
@@ -41,7 +41,7 @@ class TritonEngine:
 
     def __init__(self) -> None:
         self._memo: OrderedDict[tuple[object, ...], Executable] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = forks.Lock()
 
     def limits(self, device: Device) -> FusionLimits:
         """What may fuse."""

@@ -7,11 +7,11 @@ import importlib.resources
 import importlib.util
 import sys
 import sysconfig
-import threading
 from typing import Any
 
+from fuseplan import settings
 from fuseplan.errors import ToolchainError
-from fuseplan.runtime import artifacts, buffers, cuda, device, team, toolchain
+from fuseplan.runtime import artifacts, buffers, cuda, device, folders, forks, team, toolchain
 from fuseplan.runtime.dispatch.binding import Binder
 from fuseplan.runtime.dispatch.failures import fail, fail_host, fail_map
 from fuseplan.runtime.dispatch.layout import Frame
@@ -23,8 +23,9 @@ _NAME = "fuseplan_dispatch"
 _PLACES = {"cpu": 0, "cuda": 1, "host": 2}
 _FORMATS = {"FLOAT": "f", "DOUBLE": "d", "HALF": "e", "INT8": "b", "UINT8": "B", "INT32": "i", "INT64": "lq",
             "BOOLEAN": "?"}  # fmt: skip
-_lock = threading.Lock()
+_lock = forks.Lock()
 _modules: list[Any] = []
+_failures: dict[tuple[str, str], ToolchainError] = {}  # by compiler and cache folder; not tried again
 
 
 def source() -> str:
@@ -49,11 +50,20 @@ def module() -> Any:
     """
     with _lock:
         if not _modules:
-            _modules.append(_load())
+            key = (settings.current().compiler, str(folders.cache()))
+            if known := _failures.get(key):
+                raise ToolchainError(known.wrong, asked=known.asked, fix=known.fix)
+            try:
+                _modules.append(_load())
+            except ToolchainError as problem:
+                _failures[key] = problem
+                raise
         return _modules[0]
 
 
 def _load() -> Any:
+    if reason := toolchain.gap():
+        raise ToolchainError(reason, fix="see `fuseplan doctor`")
     headers = toolchain.python_headers()
     if not headers:
         raise ToolchainError(
@@ -67,15 +77,17 @@ def _load() -> Any:
         (f"-I{headers}", f"-DFUSEPLAN_ABI={sysconfig.get_config_var('SOABI') or sys.hexversion}", "-std=gnu11", "-O1"),
         march="x86-64-v2" if device.is_x86() else "native",
         label="the dispatcher",
+        symbol=f"PyInit_{_NAME}",
     )
-    path = str(artifacts.shared_path(artifact))
+    path = artifacts.load_shared(artifact)._name
     loader = importlib.machinery.ExtensionFileLoader(_NAME, path)
     spec = importlib.util.spec_from_file_location(_NAME, path, loader=loader)
     if spec is None:
         raise ToolchainError(f"{path} is not an extension module")
     try:
-        made = importlib.util.module_from_spec(spec)
-        loader.exec_module(made)
+        with forks.loading:
+            made = importlib.util.module_from_spec(spec)
+            loader.exec_module(made)
     except ImportError as problem:
         raise ToolchainError(f"the dispatcher cannot be loaded: {problem}") from problem
     return made

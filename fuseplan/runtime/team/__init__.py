@@ -91,8 +91,9 @@ def library() -> ctypes.CDLL | None:
     march = "x86-64-v2" if device.is_x86() else "native"
     try:
         artifact = toolchain.compile_shared(
-            source(), ("-std=gnu11", "-O2", "-pthread", "-ldl"), march=march, label="the team of threads"
-        )
+            source(), ("-std=gnu11", "-O2", "-pthread", "-ldl"), march=march, label="the team of threads",
+            symbol="fp_team_run",
+        )  # fmt: skip
         loaded = artifacts.load_shared(artifact)
     except ToolchainError as problem:
         logs.once("team", f"kernels run on one thread: {problem}")
