@@ -57,13 +57,11 @@ def _packages() -> Iterator[Finding]:
 
 
 def _toolchain() -> Iterator[Finding]:
-    try:
+    if reason := toolchain.gap():
+        yield Finding("C compiler", reason, "generated C kernels (slow general engine only) and the C dispatcher")
+    else:
         compiler = toolchain.find_compiler()
         yield Finding("C compiler", f"{compiler.path}: {compiler.version}")
-    except ToolchainError as missing:
-        yield Finding(
-            "C compiler", missing.wrong, "generated C kernels (slow general engine only) and the C dispatcher"
-        )
     headers = toolchain.python_headers()
     yield Finding(
         "Python headers", headers or "missing", "" if headers else "the C dispatcher: calls cost more host time"
