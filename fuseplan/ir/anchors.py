@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
+
+from fuseplan.runtime.forks import cached_property
 
 Dim = tuple[int, ...]
 Dims = dict[str, Dim]

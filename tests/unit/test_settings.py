@@ -24,6 +24,7 @@ READ: dict[str, tuple[str, str, object]] = {
     "CUDNN_FRONTEND_LOG_INFO": ("2", "log_level", 2),
     "CUDNN_FRONTEND_LOG_FILE": ("stderr", "log_file", "stderr"),
     "CUDNN_CUDA_GRAPH_RETENTION": ("none", "cuda_graph_retention", "none"),
+    "FUSEPLAN_VERIFY": ("1", "verify", True),
 }
 NOT_READ = {
     "FUSEPLAN_CACHE_DIR": ["~nobody-of-this-name/x"],
