@@ -41,11 +41,13 @@ def fuse(graph: Graph, nodes: Sequence[int], cache: FragmentCache) -> Region:
 
 
 def exposed_uids(graph: Graph, chosen: Sequence[Node], members: set[int]) -> list[int]:
-    """Results that are outputs of the graph or read outside the group, in node order."""
+    """Results that are outputs of the graph or needed outside the group, in node order."""
     found = []
     for node in chosen:
         for _, uid in node.outputs:
-            if not graph.tensors[uid].is_virtual or any(c not in members for c in graph.consumers.get(uid, ())):
+            if not graph.tensors[uid].is_virtual or any(
+                c not in members and graph.live[c] for c in graph.consumers.get(uid, ())
+            ):
                 found.append(uid)
     return found
 

@@ -267,15 +267,12 @@ class Rules:
                 reached |= here
         return reached
 
-    def exposed_front(self, nodes: Sequence[int]) -> list[int]:
+    def exposed_front(self, nodes: Sequence[int], front: set[int]) -> list[int]:
         """Nodes that were gathered as front, but are needed outside after all, with all they depend on in here."""
         members = set(nodes)
-        f = self.fold(nodes)
-        if isinstance(f, str) or not f.front:
-            return []
         wanted = [
             k for k in nodes
-            if any(uid in f.front and self._is_read_outside(uid, members) for _, uid in self.graph.nodes[k].outputs)
+            if any(uid in front and self._is_read_outside(uid, members) for _, uid in self.graph.nodes[k].outputs)
         ]  # fmt: skip
         found: set[int] = set()
         while wanted:

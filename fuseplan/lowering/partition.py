@@ -226,7 +226,7 @@ class _Merger:
 
     def _eject(self, group: Group) -> list[Group]:
         """Nodes in front of an anchor that others need after all become groups of their own."""
-        out = self.rules.exposed_front(group.nodes)
+        out = self.rules.exposed_front(group.nodes, group.fusion.front)
         if not out:
             return []
         gone = set(out)
