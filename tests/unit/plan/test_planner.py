@@ -123,6 +123,26 @@ def test_mode_a_falls_back_to_the_general_engine_when_nothing_else_is_left(engin
     assert [e.name for e in make_plans(pointwise_graph(), CPU, ("A",)).entries] == ["array"]
 
 
+def test_cut_at_a_refused_value_names_the_engine_and_its_reason_on_both_sides(engines: list[Any]) -> None:
+    class NoTanh(PickyEngine):
+        def supports(self, region: Region, device: Device) -> Support:
+            at = next((i for i, v in enumerate(region.values) if v.op == "tanh"), -1)
+            return no("tanh is too hard", at) if at >= 0 else YES
+
+    engines.append(NoTanh("picky", 30000))
+    m = GraphMaker(random.Random(0))
+    (x,) = m.node("neg", {"input": m.input((4, 8), stride=(8, 1))})
+    (x,) = m.node("abs", {"input": x})
+    (x,) = m.node("tanh", {"input": x})
+    m.node("floor", {"input": x})
+    shown = make_plans(m.finish(max_outputs=0), CPU).explain().split("regions of picky:")[1].split("regions of")[0]
+    lines = [line.strip() for line in shown.splitlines() if line.strip()]
+    picked = [line for line in lines if "tanh is too hard" in line]
+    assert "neg.0(neg), abs.1(abs)" in lines[0]
+    assert picked[0] == "ends here because: picky: tanh is too hard" and picked[1].startswith("starts here because: ")
+    assert any(line.startswith("refused by picky: tanh is too hard") for line in lines)
+
+
 def test_refused_region_is_split_and_offered_again(engines: list[Any]) -> None:
     engines.append(PickyEngine("small", 30000, limit=2))
     entry = make_plans(pointwise_graph(5), CPU).entries[0]
