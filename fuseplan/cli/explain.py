@@ -14,6 +14,7 @@ from fuseplan.errors import FuseplanError, PlanFileError
 from fuseplan.ir import serialize
 from fuseplan.ir.graph import Graph
 from fuseplan.ir.text import print_graph
+from fuseplan.plan.explain import explain_passes
 from fuseplan.plan.plan_file import is_plan_file, read_manifest
 from fuseplan.plan.planner import make_plans
 from fuseplan.runtime.device import device_of
@@ -24,6 +25,7 @@ _ACCEPTED = "pass a file with repr(graph), or with the bytes of graph.serialize(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="a file with repr(graph), or with the bytes of graph.serialize()")
     parser.add_argument("--device", default="cpu", help='"cpu", "cuda" or "cuda:1"; default: cpu')
+    parser.add_argument("--passes", action="store_true", help="also print each engine's regions after each pass")
     parser.add_argument("--source", action="store_true", help="also print the source of the first plan's kernels")
 
 
@@ -33,20 +35,27 @@ def explain(args: argparse.Namespace) -> int:
         print(f"fuseplan explain: no file {str(args.file)!r}", file=sys.stderr)
         return 2
     try:
-        print(_explain(args.file.read_bytes(), args.device, args.source))
+        print("\n".join(_explain(args)))
     except FuseplanError as error:
         print(f"fuseplan explain: {args.file}: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _explain(data: bytes, device: str, source: bool) -> str:
-    if not is_plan_file(data):
+def _explain(args: argparse.Namespace) -> list[str]:
+    data = args.file.read_bytes()
+    saved: list[str] = []
+    if is_plan_file(data):
+        manifest, files = read_manifest(data)
+        graph = serialize.graph_from_json(manifest["graph"])
+        saved = [*_saved(manifest, files), ""]
+    else:
         graph = _graph_of(data.decode("utf-8", errors="replace"))
-        return "\n".join([print_graph(graph), "", *_ranking(graph, device, source)])
-    manifest, files = read_manifest(data)
-    graph = serialize.graph_from_json(manifest["graph"])
-    return "\n".join([*_saved(manifest, files), "", print_graph(graph), "", *_ranking(graph, device, source)])
+    device = device_of(args.device)
+    plans = make_plans(graph, device, ("A", "FALLBACK"))
+    passes = ["", *explain_passes(graph, device)] if args.passes else []
+    source = ["", plans.build(0).source] if args.source else []
+    return [*saved, print_graph(graph), "", plans.explain(), *passes, *source]
 
 
 def _graph_of(text: str) -> Graph:
@@ -63,12 +72,6 @@ def _graph_of(text: str) -> Graph:
     declared = fuseplan.pygraph(device="cpu")
     declared.deserialize(text)
     return declared.infer_graph({})
-
-
-def _ranking(graph: Graph, device: str, source: bool) -> list[str]:
-    """What this machine would do with the graph."""
-    plans = make_plans(graph, device_of(device), ("A", "FALLBACK"))
-    return [plans.explain(), *(["", plans.build(0).source] if source else [])]
 
 
 def _saved(manifest: dict[str, Any], files: dict[str, bytes]) -> list[str]:

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fuseplan.engines.registry import engines_for
+from fuseplan.errors import cudnnGraphNotSupportedError
+from fuseplan.ir.graph import Graph
+from fuseplan.ir.region import Region
 from fuseplan.ir.serialize import canonical_key
-from fuseplan.plan.assign import Assignment
+from fuseplan.lowering.pipeline import Piece
+from fuseplan.plan.assign import Assigner, Assignment
+from fuseplan.runtime.device import Device
 
 if TYPE_CHECKING:
     from fuseplan.plan.planner import PlanList
@@ -31,26 +37,59 @@ def explain_plans(plans: PlanList) -> str:
         if e.engine_name not in seen:
             seen.add(e.engine_name)
             lines.append(f"regions of {e.engine_name}:")
-            lines.extend(explain_regions(e.assignments))
+            lines.extend(explain_regions(e.assignments, plans.device))
     return "\n".join(lines)
 
 
-def explain_regions(assignments: Sequence[Assignment]) -> list[str]:
-    """One line per region with the reason why it starts there, and the refusals on the way."""
+def explain_regions(assignments: Sequence[Assignment], device: Device) -> list[str]:
+    """One line per region with its estimate; why it starts and ends there; the refusals on the way."""
     lines = []
     for k, a in enumerate(assignments[:MAX_REGIONS]):
-        nodes = a.region.graph.nodes
-        names = [f"{n.name}({n.op})" for n in nodes]
-        shown = ", ".join(names if len(names) <= 6 else [*names[:3], "...", *names[-2:]])
-        key = a.region.key[:12] if a.region.values else "whole graph"
-        lines.append(f"  region {k} [{a.engine.name}] {len(nodes)} node(s): {shown}  key {key}")
-        if a.starts:
-            lines.append(f"    starts here because: {a.starts}")
-        if a.ends:
-            lines.append(f"    ends here because: {a.ends}")
+        us = a.engine.estimate_us(a.region, device, a.config)
+        key = f"key {a.region.key[:12]}" if a.region.values else "by graph"
+        lines.append(f"  region {k} [{a.engine.name}] {_nodes(a.region)}  {key}, {us:.1f} us")
+        lines += _boundaries(a.starts, a.ends)
         lines.extend(f"    refused by {note}" for note in a.notes)
         if a.answer:
             lines.append(f"    the store's answer: {a.answer}")
-    if len(assignments) > MAX_REGIONS:
-        lines.append(f"  ... and {len(assignments) - MAX_REGIONS} more regions")
+    return [*lines, *_rest(assignments)]
+
+
+def explain_passes(graph: Graph, device: Device) -> list[str]:
+    """For each engine the regions after each named pass, and what they were assigned to."""
+    lines: list[str] = []
+
+    def trace(name: str, pieces: Sequence[Piece]) -> None:
+        lines.append(f"  after {name}: {len(pieces)} region(s)")
+        for k, piece in enumerate(pieces[:MAX_REGIONS]):
+            lines.append(f"    region {k} {_nodes(piece.region)}")
+            lines.extend(f"  {line}" for line in _boundaries(piece.starts, piece.ends))
+            if piece.refused:
+                lines.append(f"      refused by {piece.refused}")
+        lines.extend(f"  {line}" for line in _rest(pieces))
+
+    assigner = Assigner(graph, device)
+    for engine in engines_for(device.kind):
+        lines.append(f"passes of {engine.name}:")
+        try:
+            assignments = assigner.assign(engine, trace)
+        except cudnnGraphNotSupportedError as error:
+            lines.append(f"  {error}")
+            continue
+        lines.append(f"  after assign: {', '.join(a.engine.name for a in assignments[:MAX_REGIONS])}")
     return lines
+
+
+def _nodes(region: Region) -> str:
+    names = [f"{n.name}({n.op})" for n in region.graph.nodes]
+    shown = ", ".join(names if len(names) <= 6 else [*names[:3], "...", *names[-2:]])
+    return f"{len(names)} node(s): {shown}"
+
+
+def _boundaries(starts: str, ends: str) -> list[str]:
+    named = (("starts", starts), ("ends", ends))
+    return [f"    {verb} here because: {reason}" for verb, reason in named if reason]
+
+
+def _rest(regions: Sequence[object]) -> list[str]:
+    return [f"  ... and {len(regions) - MAX_REGIONS} more regions"] if len(regions) > MAX_REGIONS else []

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import fuseplan
+from fuseplan.engines.registry import engines_for
 from fuseplan.ir import serialize
 from tests.unit.cli.invoke import invoke
 
@@ -34,6 +35,21 @@ def test_explain_graph_shows_regions_ranking_and_key(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     for piece in ("graph 'explained'", "canonical key", "ranking", "refusals", "region 0", "last"):
         assert piece in done.output
+
+
+def test_explain_passes_shows_the_regions_of_each_engine_after_each_pass(tmp_path: Path) -> None:
+    file = str(saved_graph(tmp_path))
+    shown = invoke("explain", file, "--passes").output
+    plain = invoke("explain", file).output
+    assert shown.startswith(plain) and "passes of" not in plain
+    sections = [part.splitlines() for part in shown[len(plain) :].split("passes of ")[1:]]
+    assert [lines[0] for lines in sections] == [f"{e.name}:" for e in engines_for("cpu")]
+    for heading, *lines in sections:
+        passes = [line.strip() for line in lines if "region" in line or "after" in line]
+        region = "region 0 2 node(s): add.0(add), last(relu)"
+        assert passes[:2] == ["after partition and fuse: 1 region(s)", region]
+        assert passes[2:4] == ["after offer: 1 region(s)", region]
+        assert passes[4:] == [f"after assign: {heading.rstrip(':')}"]
 
 
 def test_explain_takes_the_repr_of_a_graph_as_it_was_declared_or_built(tmp_path: Path) -> None:
