@@ -76,8 +76,9 @@ class Engine(Protocol):
     def build(self, region: Region, device: Device, config: Config, *, aligned: bool = True) -> Executable:
         """Compile.
 
-        A saved plan makes a PYTHON launch again from an empty config and a region with `graph` and `operands` but no
-        values.
+        A saved plan is built again when it is loaded, from its graph, regions and configs; its compiled files are then
+        given (`runtime.supply`), so nothing is compiled, and the result must be the same. An engine that remembers
+        results does not while `supply.is_given()`.
 
         Args:
             aligned: whether the kernels may rely on addresses; if not, `alignments` of the result is ()

@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from fuseplan.engines.base import YES, Config, Executable, KnobSpace, Support, no
 from fuseplan.ir.region import Region
+from fuseplan.runtime import supply
 from fuseplan.runtime.device import Device
 
 S = TypeVar("S")
@@ -82,7 +83,8 @@ class FormEngine(Generic[SourceT]):
 
     def match(self, region: Region, device: Device) -> tuple[Form[Any, SourceT], Any] | Support:
         """The form that has the region and its schedule, or why there is none; looked at once."""
-        return self._matched.get((region.structure, device), lambda: self._first_match(region, device))
+        key = (region.structure, device, supply.is_given())
+        return self._matched.get(key, lambda: self._first_match(region, device))
 
     def _first_match(self, region: Region, device: Device) -> tuple[Form[Any, SourceT], Any] | Support:
         if reason := self.refusal(region, device):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from fuseplan.engines.base import Executable
 from fuseplan.ir.graph import Graph, TensorSpec
-from fuseplan.ir.region import Operand, Region, Role
+from fuseplan.ir.region import Operand, Region
 from fuseplan.ops.arrays import numpy_namespace
 from fuseplan.ops.evaluate import scalar_array
 from fuseplan.runtime import team
@@ -22,7 +22,7 @@ USUAL_ALIGNMENT = 16  # what every allocator gives; for more, the workspace has 
 def compose(graph: Graph, device: Device, parts: Sequence[tuple[Region, Executable]]) -> Program:
     """The program of a graph from its regions in launch order."""
     needs = _alignments(parts)
-    slots = program_slots(graph, device, needs)
+    slots = _slots(graph, device, parts, needs)
     slot_of = {s.uid: k for k, s in enumerate(slots)}
     scratch_alignment = max((e.scratch_alignment for _, e in parts if e.scratch_bytes), default=1)
     layout = lay_out(graph, [region for region, _ in parts], scratch_alignment)
@@ -51,12 +51,26 @@ def _with_memory(tasks: Tasks, at: int, num_threads: int) -> Tasks:
     return replace(tasks, scratch_at=at, max_threads=most)
 
 
-def program_slots(graph: Graph, device: Device, alignments: Mapping[int, int]) -> tuple[Slot, ...]:
+def _slots(
+    graph: Graph, device: Device, parts: Sequence[tuple[Region, Executable]], alignments: Mapping[int, int]
+) -> tuple[Slot, ...]:
     """The buffers that a program of this graph binds: inputs, without constants, and outputs."""
     inputs = (u for u in graph.input_uids if not graph.tensors[u].is_constant)
     uids = dict.fromkeys((*inputs, *graph.output_uids))
-    outputs = set(graph.output_uids)
+    written = {o.uid for region, _ in parts for o in region.operands if o.role.is_written}
+    outputs = written.union(graph.output_uids)
     return tuple(_slot(graph.tensors[u], device, u in outputs, alignments.get(u, 1)) for u in uids)
+
+
+def start_of(operand: Operand) -> int:
+    """Bytes from the start of a tensor's buffer to where an operand begins."""
+    return operand.offset * operand.dtype.bits // 8
+
+
+def keeps_alignments(region: Region, executable: Executable) -> bool:
+    """Whether operands that begin inside of their buffers can have the alignments that an executable relies on."""
+    pairs = zip(region.operands, executable.alignments, strict=False)
+    return all(start_of(operand) % alignment == 0 for operand, alignment in pairs)
 
 
 def _alignments(parts: Sequence[tuple[Region, Executable]]) -> dict[int, int]:
@@ -88,7 +102,7 @@ def lay_out(graph: Graph, regions: Sequence[Region], scratch_alignment: int = 1)
     top = 0
     for k, region in enumerate(regions):
         for operand in region.operands:
-            if operand.role is Role.OUT and operand.uid in last:
+            if operand.role.is_written and operand.uid in last and operand.uid not in offset:
                 size = _round_up(graph.tensors[operand.uid].span_bytes, ALIGNMENT)
                 blocks = free.get(size)
                 if blocks:
@@ -125,7 +139,8 @@ def _place(patch: Patch, region: Region, slot_of: dict[int, int], layout: Layout
 def _find(operand: Operand, slot_of: Mapping[int, int], layout: Layout) -> tuple[int, int]:
     """Slot of an operand's buffer, -1 for the workspace, and where the operand begins in it."""
     slot = slot_of.get(operand.uid)
-    return (-1, layout.offset[operand.uid]) if slot is None else (slot, 0)
+    start = start_of(operand)
+    return (-1, layout.offset[operand.uid] + start) if slot is None else (slot, start)
 
 
 def _slot(spec: TensorSpec, device: Device, is_output: bool, alignment: int) -> Slot:

@@ -9,7 +9,7 @@ from fuseplan.codegen.writer import operand_names
 from fuseplan.engines.base import Config, Executable
 from fuseplan.ir.graph import Graph
 from fuseplan.plan.assign import Assignment
-from fuseplan.plan.compose import compose
+from fuseplan.plan.compose import compose, keeps_alignments
 from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import Program
 
@@ -61,7 +61,11 @@ class Builder:
         self._built: dict[tuple[str, tuple[object, ...], Config, bool], Executable] = {}
 
     def executable(self, a: Assignment, *, aligned: bool = True) -> Executable:
-        """The built region. Raises what the engine's build raises."""
+        """The built region, not `aligned` where a view does not begin so. Raises what the engine's build raises."""
+        built = self._build(a, aligned=aligned)
+        return built if keeps_alignments(a.region, built) else self._build(a, aligned=False)
+
+    def _build(self, a: Assignment, *, aligned: bool) -> Executable:
         if a.engine.is_general:  # bound to this region's own graph
             return a.engine.build(a.region, self.device, a.config, aligned=aligned)
         key = (a.engine.name, a.region.structure, a.config, aligned)

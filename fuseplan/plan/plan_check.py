@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import json
+from dataclasses import astuple, fields
+from reprlib import repr as shorten
 from typing import Any
 
 from fuseplan.errors import ArgumentError, InvalidGraphError, PlanFileError, ToolchainError, cudnnGraphNotSupportedError
@@ -11,11 +12,9 @@ from fuseplan.ir.graph import DraftNode, DraftTensor, Graph, GraphBuilder, Tenso
 from fuseplan.ir.verify import verify_graph
 from fuseplan.ops.infer import complete
 from fuseplan.ops.schema import schema_of
-from fuseplan.plan.compose import program_slots
 from fuseplan.runtime import artifacts
-from fuseplan.runtime.device import Device
 from fuseplan.runtime.dispatch.layout import check_launch
-from fuseplan.runtime.launch import Launch, LaunchKind, PatchKind, Program, Slot
+from fuseplan.runtime.launch import Launch, LaunchKind, Patch, Program, Slot
 
 FIX = "write the file again with graph.serialize()"
 
@@ -48,21 +47,6 @@ def check_graph(graph: Graph) -> None:
         raise PlanFileError(f"the graph in the plan file contradicts itself: {e.wrong}", fix=FIX) from e
 
 
-def check_part(part: Graph, graph: Graph) -> None:
-    """The graph of a launch is a slice of the whole graph. Raises PlanFileError."""
-    whole = {n.outputs: n for n in graph.nodes}
-    for node in part.nodes:
-        known = whole.get(node.outputs)
-        if known is None or replace(known, index=node.index) != node:
-            raise PlanFileError(f"node {node.name!r} of a launch is not a node of the plan file's graph", fix=FIX)
-        for _, uid in (*node.inputs, *node.outputs):
-            if replace(part.tensors[uid], is_virtual=False) != replace(graph.tensors[uid], is_virtual=False):
-                raise PlanFileError(
-                    f"tensor {graph.tensors[uid].name!r} of a launch is another one in the plan file's graph", fix=FIX
-                )
-    check_graph(part)
-
-
 def _drafts(graph: Graph) -> GraphBuilder:
     drafts = {uid: _draft(spec) for uid, spec in graph.tensors.items()}
     made = GraphBuilder(graph.name)
@@ -78,55 +62,73 @@ def _draft(t: TensorSpec) -> DraftTensor:
     )  # fmt: skip
 
 
-def check_program(graph: Graph, program: Program, device: Device) -> None:
-    """Slots are those of the graph, launches keep to their blocks and buffers, compiled functions are there.
+def program_to_json(program: Program) -> dict[str, Any]:
+    """What runs, to be read and to be compared with what a loaded plan is built to."""
+    return {
+        "workspace_bytes": program.workspace_bytes, "workspace_alignment": program.workspace_alignment,
+        "slots": [_slot_to_json(s) for s in program.slots],
+        "launches": [_launch_to_json(x) for x in program.launches],
+    }  # fmt: skip
+
+
+def _slot_to_json(s: Slot) -> dict[str, Any]:
+    return {
+        "uid": s.uid, "name": s.name, "dtype": s.dtype.name, "span_bytes": s.span_bytes, "place": s.place,
+        "is_output": s.is_output, "value": None if s.value is None else s.value.hex(), "alignment": s.alignment,
+    }  # fmt: skip
+
+
+def _launch_to_json(x: Launch) -> dict[str, Any]:
+    a = x.artifact
+    has_addresses = x.kind is LaunchKind.LIBRARY  # of objects of this process
+    return {
+        "kind": x.kind.name, "label": x.label, "symbol": x.symbol,
+        "template": "" if has_addresses else x.template.hex(),
+        "patches": [_patch_to_json(p) for p in x.patches],
+        "artifact": None if a is None else {"kind": a.kind, "key": a.key, "arch": a.arch},
+        "grid": x.grid, "block": x.block, "shared_bytes": x.shared_bytes, "param_offsets": x.param_offsets,
+        "attributes": [[a.name, *values] for a, values in x.attributes],
+        "memset": [x.memset_value, x.memset_words], "tasks": astuple(x.tasks),
+    }  # fmt: skip
+
+
+def _patch_to_json(p: Patch) -> list[Any]:
+    m = p.map
+    return [
+        p.kind.name, p.offset, p.slot, p.addend, p.size,
+        *([] if m is None else [[m.dtype.name, *(getattr(m, f.name) for f in fields(m) if f.name != "dtype")]]),
+    ]  # fmt: skip
+
+
+def check_program(manifest: dict[str, Any], program: Program) -> None:
+    """The program built from a plan file is the one that the file describes, and its host functions can be found.
 
     Raises:
-        PlanFileError: saying which part does not fit
+        PlanFileError: saying which part differs
     """
-    wanted = program_slots(graph, device, {s.uid: s.alignment for s in program.slots})
-    for slot, expected in zip(program.slots, wanted, strict=False):
-        if replace(slot, alignment=1) != replace(expected, alignment=1):
-            raise PlanFileError(f"the slot of tensor {expected.name!r} does not fit the graph of the file", fix=FIX)
-    if len(program.slots) != len(wanted):
-        raise PlanFileError(f"the plan file has {len(program.slots)} slots, its graph {len(wanted)}", fix=FIX)
-    for alignment in (program.workspace_alignment, *(s.alignment for s in program.slots)):
-        if alignment < 1 or alignment & (alignment - 1):
-            raise PlanFileError(f"the plan file asks for an alignment of {alignment} bytes", fix=FIX)
-    if program.workspace_bytes < 0:
-        raise PlanFileError(f"the plan file asks for a workspace of {program.workspace_bytes} bytes", fix=FIX)
-    written = {p.slot for x in program.launches for p in x.patches if p.kind is PatchKind.POINTER}
-    for k, slot in enumerate(program.slots):
-        if slot.is_output and k not in written:
-            raise PlanFileError(f"no launch of the plan file writes tensor {slot.name!r}", fix=FIX)
+    made = json.loads(json.dumps(program_to_json(program)))
+    different = first_difference({part: manifest[part] for part in made}, made)
+    if different:
+        raise PlanFileError(f"the plan file says that {different}", fix=FIX)
     try:
         for launch in program.launches:
             check_launch(program, launch)
-            _check_function(launch, device)
+            if launch.kind is LaunchKind.HOST and launch.artifact is not None:
+                artifacts.symbol_address(launch.artifact, launch.symbol)
     except (ArgumentError, ToolchainError) as e:
         raise PlanFileError(f"the plan file is damaged: {e.wrong}", fix=FIX) from e
 
 
-def _check_function(launch: Launch, device: Device) -> None:
-    """The kind of launch is one of the device, and a host function can be found."""
-    if launch.kind in (LaunchKind.HOST, LaunchKind.CUDA) and (launch.artifact is None or not launch.symbol):
-        raise ArgumentError(f"launch {launch.label!r} has no compiled function")
-    if launch.kind is LaunchKind.CUDA and device.kind != "cuda":
-        raise ArgumentError(f"launch {launch.label!r} is a CUDA kernel, the plan is for {device.kind}")
-    if launch.kind is LaunchKind.HOST and launch.artifact is not None:
-        artifacts.symbol_address(launch.artifact, launch.symbol)
-
-
-def check_operands(specs: Sequence[TensorSpec], launch: Launch, slots: Sequence[Slot], workspace_bytes: int) -> None:
-    """The operands of a Python launch fit the buffers that its patches name. Raises PlanFileError."""
-    if len(specs) != len(launch.patches):
-        raise PlanFileError(f"launch {launch.label!r} of the plan file has {len(launch.patches)} patches", fix=FIX)
-    for spec, patch in zip(specs, launch.patches, strict=True):
-        if patch.kind is PatchKind.SCRATCH:
-            room: Any = workspace_bytes - patch.addend
-        else:
-            if not 0 <= patch.slot < len(slots) or slots[patch.slot].dtype is not spec.dtype:
-                raise PlanFileError(f"tensor {spec.name!r} of the plan file has no slot of its type", fix=FIX)
-            room = slots[patch.slot].span_bytes - patch.addend
-        if patch.addend < 0 or spec.span_bytes > room:
-            raise PlanFileError(f"tensor {spec.name!r} of the plan file does not fit its buffer", fix=FIX)
+def first_difference(said: Any, made: Any, where: str = "") -> str:
+    """Where JSON data differs from what it should be, in words; empty where it does not."""
+    if type(said) is not type(made) or (isinstance(made, list) and len(said) != len(made)):
+        return f"{where} is {shorten(said)}, its graph gives {shorten(made)}"
+    if isinstance(made, dict):
+        if said.keys() != made.keys():
+            return f"{where} has {sorted(said)}, its graph gives {sorted(made)}"
+        dot = "." if where else ""
+        return next(filter(None, (first_difference(said[k], made[k], f"{where}{dot}{k}") for k in made)), "")
+    if isinstance(made, list):
+        parts = zip(said, made, strict=True)
+        return next(filter(None, (first_difference(a, b, f"{where}[{k}]") for k, (a, b) in enumerate(parts))), "")
+    return "" if said == made else f"{where} is {shorten(said)}, its graph gives {shorten(made)}"

@@ -110,12 +110,16 @@ class Artifact:
         key: hex digest of everything that went into it (source, compiler, flags, features)
         arch: what it runs on: the CPU feature tier or ``"sm_90"``
         data: the file's bytes
+        origin: digest of what it was compiled from, without tools and machine (see `supply`)
+        facts: what its engine noted when it was compiled, as text
     """
 
     kind: str
     key: str
     arch: str
     data: bytes = field(repr=False)
+    origin: str = ""
+    facts: str = ""
 
 
 #: fn(addresses of the operands in order, stream, workspace address) -> None

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from fuseplan import settings
 from fuseplan.errors import ToolchainError, cudnnGraphNotSupportedError
-from fuseplan.runtime import artifacts, folders, logs
+from fuseplan.runtime import artifacts, folders, logs, supply
 from fuseplan.runtime.device import TIERS, arch_name, is_x86, native_features
 from fuseplan.runtime.launch import Artifact
 
@@ -27,6 +28,7 @@ KERNEL_FLAGS = (
 )  # fmt: skip
 _VALUE_CHANGING = ("-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-fassociative-math",
                    "-freciprocal-math", "-ffinite-math-only", "-fno-signed-zeros", "-ffp-contract=fast")  # fmt: skip
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _TIMEOUT_S = 300
 _TRIAL_TIMEOUT_S = 30
 _NO_COMPILER_FIX = "install gcc or clang, or set FUSEPLAN_CC; without one only the array engine runs"
@@ -86,7 +88,12 @@ def has_compiler() -> bool:
 
 
 def gap() -> str:
-    """Why this process cannot compile C and run it; empty if it can. Tried with a small program, once per process."""
+    """Why this process cannot compile C and run it; empty if it can, or if compiled files are given (`supply`).
+
+    Tried with a small program, once per process.
+    """
+    if supply.is_given():
+        return ""
     try:
         compiler = find_compiler()
     except ToolchainError as problem:
@@ -143,6 +150,10 @@ def compile_shared(
         ToolchainError: no compiler, or it failed (the source is kept and its path is in the message), or what it made
             does not load
     """
+    origin = supply.origin_of(_COMMENT.sub("", source), *KERNEL_FLAGS, *flags)
+    given = supply.find(origin, label)
+    if given is not None:
+        return given
     compiler, target = find_compiler(), _target_flag(march)
     arch = _arch_of(march, features)
     for flag in flags:
@@ -159,7 +170,7 @@ def compile_shared(
 
     while True:
         path, data = artifacts.obtain(key, ".so", build)
-        made = Artifact("so", key, arch, data)
+        made = Artifact("so", key, arch, data, origin)
         try:
             if symbol:
                 artifacts.symbol_address(made, symbol)

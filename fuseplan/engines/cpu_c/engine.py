@@ -10,6 +10,7 @@ from fuseplan.engines.base import YES, Config, Executable, FusionLimits, KnobSpa
 from fuseplan.engines.cpu_c.emit import Kernel, emit, form_refusal
 from fuseplan.ir.limits import ROWS
 from fuseplan.ir.region import Region
+from fuseplan.runtime import supply
 from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import Artifact, Launch, LaunchKind
 from fuseplan.runtime.toolchain import compile_shared, gap
@@ -66,6 +67,8 @@ class CpuCEngine:
         return KnobSpace()
 
     def build(self, region: Region, device: Device, config: Config, *, aligned: bool = True) -> Executable:
+        if supply.is_given():
+            return self._executable(region, emit(region))
         key = self._key(region)
         found = self._built.get(key)
         if found is None:
@@ -93,8 +96,9 @@ class CpuCEngine:
 
     def _executable(self, region: Region, kernel: Kernel) -> Executable:
         artifact = self._compiled.get(kernel.source)
-        if artifact is None:
+        if artifact is None or supply.is_given():
             artifact = compile_shared(kernel.source, FLAGS, label=kernel.symbol, symbol=kernel.symbol)
+        if not supply.is_given():
             if len(self._compiled) >= _MEMO_LIMIT:
                 self._compiled.clear()
             self._compiled[kernel.source] = artifact

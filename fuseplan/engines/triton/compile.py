@@ -19,7 +19,7 @@ from typing import Any
 from fuseplan import settings
 from fuseplan.engines.triton.kernel import Kernel, ParamKind
 from fuseplan.errors import ToolchainError
-from fuseplan.runtime import artifacts, folders, forks
+from fuseplan.runtime import artifacts, folders, forks, supply
 from fuseplan.runtime.launch import Artifact
 
 _FORMAT = 1  # of what is cached; goes into the key
@@ -62,6 +62,11 @@ class Compilation:
     sm: int
 
     @forks.cached_property
+    def origin(self) -> str:
+        """Digest of the compilation alone."""
+        return supply.origin_of(json.dumps([_FORMAT, asdict(self)], sort_keys=True))
+
+    @forks.cached_property
     def key(self) -> str:
         """Digest of the compilation and of the tools that run it."""
         text = json.dumps([_FORMAT, asdict(self), *tool_versions(self.sm)], sort_keys=True)
@@ -102,14 +107,20 @@ def compilation(kernel: Kernel, sm: int, *, aligned: bool) -> Compilation:
 
 def compile_kernel(wanted: Compilation) -> Compiled:
     """The cubin from the cache, else compiled. Raises ToolchainError; its message has the source's path."""
+    given = supply.find(wanted.origin, f"kernel '{wanted.function}'")
+    if given is not None:
+        return _compiled(given)
     described, cubin = artifacts.get(wanted.key, ".json"), artifacts.get(wanted.key, ".cubin")
     if described is None or cubin is None:
         asm, facts = compile_fresh(wanted)
         cubin, described = asm["cubin"], json.dumps(facts, sort_keys=True).encode()
         artifacts.publish(wanted.key, ".cubin", cubin)
         artifacts.publish(wanted.key, ".json", described)
-    facts = json.loads(described)
-    artifact = Artifact("cubin", wanted.key, f"sm_{wanted.sm}", cubin)
+    return _compiled(Artifact("cubin", wanted.key, f"sm_{wanted.sm}", cubin, wanted.origin, described.decode()))
+
+
+def _compiled(artifact: Artifact) -> Compiled:
+    facts = json.loads(artifact.facts)
     return Compiled(artifact, facts["symbol"], facts["num_warps"], facts["shared_bytes"])
 
 

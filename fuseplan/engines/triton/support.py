@@ -12,6 +12,7 @@ from fuseplan.engines.triton.closing import closing_gap
 from fuseplan.engines.triton.layout import reduced_axes
 from fuseplan.ir.limits import ROWS
 from fuseplan.ir.region import ELEMENTWISE, Region, Role
+from fuseplan.runtime import supply
 from fuseplan.runtime.device import Device
 
 LIMITS = FusionLimits(
@@ -29,7 +30,7 @@ _PARAMETER_BYTES = 4000
 @functools.cache
 def missing_package() -> str:
     """Why Triton cannot be used in this process; empty if it can."""
-    if importlib.util.find_spec("triton") is None:
+    if importlib.util.find_spec("triton") is None and not supply.is_given():
         return "triton is not installed: pip install triton (Linux), or a CUDA build of torch, which brings it"
     return ""
 

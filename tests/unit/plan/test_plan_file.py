@@ -98,3 +98,38 @@ def test_changed_manifest_is_refused_by_its_checksum(saved: bytes) -> None:
 def test_other_data_is_not_a_plan_file(data: bytes) -> None:
     with pytest.raises(PlanFileError):
         plan_file.load(data, cpu_device())
+
+
+def test_artifact_of_another_origin_is_not_taken_from_memory_or_cache(saved: bytes) -> None:
+    """What this process has compiled does not stand in for what is missing in a file."""
+    gone = edit(saved, lambda m: [a.update(origin="0" * 64) for a in m["artifacts"]])
+    with pytest.raises(cudnnGraphNotSupportedError, match="no compiled file for .* as this release writes it"):
+        plan_file.load(gone, cpu_device())
+
+
+def test_loaded_file_leaves_nothing_behind_for_later_builds(saved: bytes) -> None:
+    """An artifact of a file is used by its plan alone."""
+    before = build_on(smooth_graph(3), "cpu_c")
+    loaded = plan_file.load(edit(saved, lambda m: [a.update(facts="noted") for a in m["artifacts"]]), cpu_device())
+    assert {x.artifact.facts for x in loaded.program.launches if x.artifact} == {"noted"}
+    after = build_on(smooth_graph(3), "cpu_c")
+    assert after.program == before.program
+    assert {x.artifact.facts for x in after.program.launches if x.artifact} == {""}
+
+
+def test_loaded_plan_is_saved_again_and_has_its_source(saved: bytes) -> None:
+    loaded = plan_file.load(saved, cpu_device())
+    assert plan_file.dump(loaded, "0.1.0") == saved
+    assert loaded.source == build_on(smooth_graph(3), "cpu_c").source
+
+
+def test_plan_of_a_machine_with_more_cores_is_built_for_that_machine(saved: bytes) -> None:
+    """Kernels may depend on the device that they were made for; a loaded plan has those, with this one's threads."""
+    other = replace(cpu_device(), sm_count=512, l2_bytes=1 << 30, num_threads=1)
+    data = plan_file.dump(build_on(smooth_graph(3), "cpu_c", device=other), "0.1.0")
+    loaded = plan_file.load(data, cpu_device())
+    assert loaded.device == cpu_device() and loaded.program.num_threads == cpu_device().num_threads
+    inputs = random_inputs(smooth_graph(3), 1)
+    expected = run_on_host(build_on(smooth_graph(3), "cpu_c"), inputs)
+    for uid, a in run_on_host(loaded, inputs).items():
+        np.testing.assert_array_equal(a.view(np.uint8), expected[uid].view(np.uint8))
