@@ -19,6 +19,7 @@ static int is_forked = -1;           /* -1: not known yet */
 typedef struct {
   team_job run;
   void *job;
+  int num_threads;
 } Region;
 
 static int count_loads(struct dl_phdr_info *info, size_t size, void *count) {
@@ -64,17 +65,19 @@ static int started_as_fork(void) {
 
 static void enter(void *pointer) {
   const Region *region = pointer;
-  region->run(region->job, openmp.thread_num());
+  const int thread = openmp.thread_num();
+  if (thread < region->num_threads) region->run(region->job, thread);
 }
 
-/* Only the main thread: each thread that enters a region gets OpenMP threads of its own, which stay. */
+/* Only on the main thread: each thread that enters a region gets OpenMP threads of its own, which stay. And only with
+ * as many threads as PyTorch's own regions have: with fewer the others would end, and be started again by PyTorch. */
 int openmp_run(team_job run, void *job, int num_threads) {
   look();
   if (!openmp.parallel || getpid() != syscall(SYS_gettid)) return 0;
   if (is_forked < 0) is_forked = started_as_fork();
-  if (is_forked) return 0;
-  Region region = {run, job};
-  openmp.parallel(enter, &region, (unsigned)num_threads, 0);
+  if (is_forked || openmp.max_threads() < num_threads) return 0;
+  Region region = {run, job, num_threads};
+  openmp.parallel(enter, &region, 0, 0);
   return 1;
 }
 
