@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fuseplan.ir.serialize import dumps
+from fuseplan.ir.verify import verify_graph
+from fuseplan.ops.schema import all_schemas
 from fuseplan.testing.fuzz import KINDS, MAX_UNDECIDED, repeat_command
 from fuseplan.testing.run import judge_engines
 
@@ -12,6 +15,28 @@ BATCH = 20
 QUICK = [(kind, start) for kind in KINDS for start in (0, 10)]
 MANY = {"exact": 500, "smooth": 500, "wide": 1500}
 FULL = [(kind, start) for kind in KINDS for start in range(20, MANY[kind], BATCH)]
+
+
+DRAWN = {
+    "exact": lambda op: op.is_exact or op.exact_when is not None,
+    "smooth": lambda op: op.draws.is_continuous,
+    "wide": lambda op: True,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_graphs_draw_every_op_that_belongs_there(kind: str) -> None:
+    found = {node.op for seed in range(250) for node in KINDS[kind](seed).nodes}
+    wanted = {op.name for op in all_schemas() if DRAWN[kind](op)}
+    assert len(wanted) > 25 and wanted <= found, wanted - found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_graph_is_the_same_each_time_and_valid(seed: int) -> None:
+    for make in KINDS.values():
+        graph = make(seed)
+        verify_graph(graph)
+        assert dumps(graph) == dumps(make(seed)) and graph.nodes and graph.output_uids
 
 
 def run_batch(kind: str, seeds: range) -> None:
