@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, Protocol, TypeVar
 
+from fuseplan.codegen.writer import node_numbers
 from fuseplan.engines.base import YES, Config, Executable, KnobSpace, Support, no
+from fuseplan.errors import cudnnGraphNotSupportedError
 from fuseplan.ir.region import Region
 from fuseplan.runtime import supply
 from fuseplan.runtime.device import Device
@@ -18,6 +20,8 @@ SourceT = TypeVar("SourceT")
 SourceT_co = TypeVar("SourceT_co", covariant=True)
 V = TypeVar("V")
 
+NOT_THIS = Support(False)  # another form's business: nothing that a user wants to read
+
 
 class Form(Protocol[S, SourceT_co]):
     """One kernel family: the loop structure it has, which regions fit it, and their source."""
@@ -25,7 +29,7 @@ class Form(Protocol[S, SourceT_co]):
     name: str
 
     def match(self, region: Region, device: Device) -> S | Support:
-        """The schedule of a region, or a "no" with its reason and, where one value is at fault, that value."""
+        """The schedule of a region, or a "no" with its reason and the value at fault; NOT_THIS for other structures."""
         ...
 
     def configs(self, schedule: S) -> KnobSpace:
@@ -64,17 +68,23 @@ class Memo(Generic[V]):
 class FormEngine(Generic[SourceT]):
     """The methods of an engine that follow from its forms; the first form that matches has the region.
 
-    A subclass adds what `base.Engine` asks for beside them (name, ids, kinds of devices, limits), `refusal`
-    and `compile`.
+    A subclass adds what `base.Engine` asks for beside them (name, ids, kinds of devices, limits), `unavailable`,
+    `refusal` and `compile`. Equal regions share a schedule and, for one config, an executable.
     """
 
+    name: str
     forms: tuple[Form[Any, SourceT], ...]
 
     def __init__(self) -> None:
         self._matched: Memo[tuple[Form[Any, SourceT], Any] | Support] = Memo()
+        self._built: Memo[Executable] = Memo()
 
-    def refusal(self, region: Region, device: Device) -> str:
-        """What keeps every form from this region or device (a missing tool, a type); empty if nothing."""
+    def unavailable(self, device: Device) -> str:
+        """What keeps the engine from a device at the moment (its kind, a missing tool); empty if nothing."""
+        raise NotImplementedError
+
+    def refusal(self, region: Region, device: Device) -> Support:
+        """What keeps every form from a region (a type, an op), or YES."""
         raise NotImplementedError
 
     def compile(self, source: SourceT, region: Region, device: Device, *, aligned: bool) -> Executable:
@@ -83,27 +93,33 @@ class FormEngine(Generic[SourceT]):
 
     def match(self, region: Region, device: Device) -> tuple[Form[Any, SourceT], Any] | Support:
         """The form that has the region and its schedule, or why there is none; looked at once."""
-        key = (region.structure, device, supply.is_given())
-        return self._matched.get(key, lambda: self._first_match(region, device))
+        return self._matched.get(_key(region, device), lambda: self._first_match(region, device))
 
     def _first_match(self, region: Region, device: Device) -> tuple[Form[Any, SourceT], Any] | Support:
-        if reason := self.refusal(region, device):
-            return no(reason)
+        allowed = self.refusal(region, device)
+        if not allowed.is_supported:
+            return allowed
         refused: list[Support] = []
         for form in self.forms:
             found = form.match(region, device)
             if not isinstance(found, Support):
                 return form, found
-            refused.append(Support(False, f"{form.name}: {found.reason}", found.at))
-        return furthest(refused)
+            if found.reason:
+                refused.append(Support(False, f"{form.name}: {found.reason}", found.at))
+        return furthest(refused) if refused else no("no form of this engine has such a loop structure")
 
     def supports(self, region: Region, device: Device) -> Support:
+        if reason := self.unavailable(device):
+            return no(reason)
         found = self.match(region, device)
         return found if isinstance(found, Support) else YES
 
     def _taken(self, region: Region, device: Device) -> tuple[Form[Any, SourceT], Any]:
         found = self.match(region, device)
-        assert not isinstance(found, Support), found.reason
+        if isinstance(found, Support):
+            raise cudnnGraphNotSupportedError(
+                f"the {self.name} engine cannot build this region: {found.reason}", fix="take another engine's plan"
+            )
         return found
 
     def knobs(self, region: Region, device: Device) -> KnobSpace:
@@ -119,8 +135,18 @@ class FormEngine(Generic[SourceT]):
         return form.notes(schedule, config)
 
     def build(self, region: Region, device: Device, config: Config, *, aligned: bool = True) -> Executable:
-        form, schedule = self._taken(region, device)
-        return self.compile(form.emit(schedule, config), region, device, aligned=aligned)
+        def make() -> Executable:
+            form, schedule = self._taken(region, device)
+            return self.compile(form.emit(schedule, config), region, device, aligned=aligned)
+
+        if supply.is_given():  # files of one plan: what is made from them is no other plan's
+            return make()
+        return self._built.get((_key(region, device), config, aligned), make)
+
+
+def _key(region: Region, device: Device) -> Hashable:
+    """All that a schedule may come from; the numbers of nodes stand in comments."""
+    return region.structure, region.cost, node_numbers(region.values), device
 
 
 def furthest(refused: list[Support]) -> Support:

@@ -69,6 +69,27 @@ def matmul_epilogue(shape: Shape, dtype: Any = FLOAT, **options: Any) -> Any:
     return g
 
 
+def gated(shape: Shape, dtype: Any = FLOAT, **options: Any) -> Any:
+    """shape: M, N, K; swish(x gate) * (x up): two matmuls that share an operand."""
+    m, n, k = shape
+    g = begin(dtype, **options)
+    x, gate, up = (g.tensor(dim=d, name=t) for d, t in (([m, k], "x"), ([k, n], "gate"), ([k, n], "up")))
+    opened = g.swish(input=g.matmul(A=x, B=gate))
+    output(g.mul(a=opened, b=g.matmul(A=x, B=up)), dtype=dtype)
+    return g
+
+
+def scaled_matmul(shape: Shape, dtype: Any = FLOAT, **options: Any) -> Any:
+    """shape: M, N, K; relu(relu(x * scale) w + bias): pointwise work in front of a matmul and behind it."""
+    m, n, k = shape
+    g = begin(dtype, **options)
+    x, scale = g.tensor(dim=[m, k], name="x"), g.tensor(dim=[1, k], name="scale")
+    w, bias = g.tensor(dim=[k, n], name="w"), g.tensor(dim=[1, n], name="bias")
+    product = g.matmul(A=g.relu(input=g.mul(a=x, b=scale)), B=w)
+    output(g.relu(input=g.add(a=product, b=bias)), dtype=dtype)
+    return g
+
+
 def row_norm(shape: Shape, op: str, dtype: Any = FLOAT) -> Any:
     """shape: rows, columns; layernorm or rmsnorm with statistics."""
     rows, columns = shape

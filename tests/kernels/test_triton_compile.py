@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import re
 import subprocess
@@ -16,9 +17,9 @@ from fuseplan import settings
 from fuseplan.dtypes import BFLOAT16, BOOLEAN, DOUBLE, FLOAT, FP8_E4M3, FP8_E5M2, HALF, INT8, INT32, INT64, UINT8
 from fuseplan.engines.base import Config
 from fuseplan.engines.triton import compile as aot
-from fuseplan.engines.triton.engine import TritonEngine, emit, parameter_block
+from fuseplan.engines.triton.engine import TritonEngine
 from fuseplan.engines.triton.kernel import Kernel, ParamKind
-from fuseplan.engines.triton.knobs import complete_knobs, knob_space
+from fuseplan.engines.triton.launches import parameter_block
 from fuseplan.errors import ToolchainError
 from fuseplan.ir.region import Region, Role
 from fuseplan.runtime.launch import LaunchKind, PatchKind
@@ -55,8 +56,7 @@ CASES = [
 
 def kernels(region: Region, sm: int, config: Config = ()) -> list[Kernel]:
     """Generated kernels of a region under its default or a given config."""
-    knobs = complete_knobs(knob_space(region, made.device(sm)), config)
-    return [step for step in emit(region, knobs).steps if isinstance(step, Kernel)]
+    return made.kernels(region, config, sm)
 
 
 def resources(cubin: bytes, folder: Path) -> dict[str, int]:
@@ -117,11 +117,35 @@ def test_default_config_compiles_without_spills(name: str, sm: int, tmp_path: Pa
         assert ".approx" not in "".join(line for line in asm["ptx"].splitlines() if "div" in line or "sqrt" in line)
 
 
+# table: entry of a kernel file that compiles alone: its signature, its constants, and an instruction that it has
+ALONE: dict[str, tuple[str, dict[str, int], str]] = {
+    "pointwise": ("*fp32 *fp32 i32", {"BLOCK": 1024, "MERGED": 0}, "ld.global"),
+    "rows": ("*fp32 *fp32 i32 i32", {"ROWS": 2, "BLOCK": 512}, "div.full.f32"),
+    "gemm": (
+        "*fp16 *fp16 *fp16 i32 i32 i32",
+        {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "SPLIT_N": 2}, "wgmma.mma_async",
+    ),
+    "finish": ("*fp32 *fp32", {}, "sqrt.approx"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_kernel_file_compiles_alone(name: str) -> None:
+    types, constants, instruction = ALONE[name]
+    module = importlib.import_module(f"fuseplan.engines.triton.kernels.{name}")
+    constants = {**constants, "INDEX_BITS": 32}
+    types_in_order = [*types.split(), *("constexpr" for _ in constants)]
+    signature = tuple(zip(getattr(module, name).arg_names, types_in_order, strict=True))
+    text = Path(str(module.__file__)).read_text(encoding="utf-8")
+    asm, _ = aot.compile_fresh(aot.Compilation(text, name, signature, tuple(constants.items()), (), 8, 3, 90))
+    assert instruction in asm["ptx"] and asm["cubin"][:4] == b"\x7fELF"
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["matmul-bias-gelu", "matmul-gelu-amax", "softmax", "layer-norm"])
 def test_every_listed_config_compiles_and_fits(name: str) -> None:
     region, device = REGIONS[name](), made.device(90)
-    for config in knob_space(region, device).configs():
+    for config in TritonEngine().knobs(region, device).configs():
         for kernel in kernels(region, 90, config):
             _, facts = aot.compile_fresh(aot.compilation(kernel, 90, aligned=True))
             assert facts["shared_bytes"] <= device.shared_bytes, config

@@ -1,4 +1,4 @@
-"""Triton kernels that graphs of all extents share: compiled once each, ahead of time and without a GPU."""
+"""Triton kernels for all extents: compiled once each, ahead of time and without a GPU."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ import fuseplan as cudnn
 from fuseplan import settings
 from fuseplan.engines.triton import compile as aot
 from fuseplan.engines.triton.compile import Compilation
-from fuseplan.engines.triton.engine import ENGINE, TritonEngine, emit
+from fuseplan.engines.triton.engine import ENGINE, TritonEngine
 from fuseplan.engines.triton.kernel import Kernel, ParamKind
-from fuseplan.engines.triton.knobs import complete_knobs, knob_space
 from fuseplan.ops.judge import judge
 from fuseplan.runtime.device import cuda_devices
 from fuseplan.testing.run import HostBuffer, random_inputs
@@ -75,8 +74,7 @@ def kernels_of(g: Any) -> list[Kernel]:
     found: list[Kernel] = []
     device = triton_cases.device()
     for part in made.assignments(g, ENGINE, device):
-        emitted = emit(part.region, complete_knobs(knob_space(part.region, device), part.config))
-        found += [step for step in emitted.steps if isinstance(step, Kernel)]
+        found += triton_cases.kernels(part.region, part.config)
     return found
 
 
@@ -104,33 +102,35 @@ def test_nothing_about_extents_or_strides_is_promised(name: str) -> None:
             assert not aot.compilation(kernel, 90, aligned=False).promises
 
 
-def test_form_with_vectors_is_picked_only_where_its_assumptions_hold() -> None:
+def test_vectors_are_picked_only_where_their_assumptions_hold() -> None:
     make = partial(made.matmul_epilogue, dtype=BF16)
-    for shape, form in (((2, 9, 64, 64), 1), ((2, 64, 63, 64), 0), ((2, 64, 64, 60), 0), ((3, 7, 8, 8), 1)):
+    for shape, vectorized in (((2, 9, 64, 64), 1), ((2, 64, 63, 64), 0), ((2, 64, 64, 60), 0), ((3, 7, 8, 8), 1)):
         [kernel] = kernels_of(make(shape))
         numbers = {p.name: p for p in kernel.params if p.kind is ParamKind.NUMBER}
-        assert numbers["form"].value == form
+        assert numbers["vectorized"].value == vectorized
         vectors = {n: p.value for n, p in numbers.items() if p.is_vector}
-        assert {"n_n", "n_k", "a_m", "b_k"} <= set(vectors) and "n_m" not in vectors
-        assert (form == 1) == all(value % 8 == 0 for value in vectors.values())
+        assert {"n_n", "n_k", "s0_1", "s1_1"} <= set(vectors) and "n_m" not in vectors
+        assert bool(vectorized) == all(value % 8 == 0 for value in vectors.values())
 
 
-def test_offsets_over_two_to_the_31_pick_the_form_with_64_bit_positions() -> None:
+def test_offsets_over_two_to_the_31_pick_the_build_with_64_bit_positions() -> None:
     make = partial(made.pointwise_chain, dtype=BF16)
     [small], [large] = kernels_of(make((2, 64, 256))), kernels_of(make((1 << 12, 1 << 10, 1 << 10)))
     assert small.source == large.source
-    assert [k.params[-1].value for k in (small, large)] == [2, 0]
-    assert {p.type for p in large.params if p.kind is ParamKind.NUMBER and p.name != "form"} == {"i64"}
+    assert [dict(k.constants) for k in (small, large)] == [
+        {"BLOCK": 1024, "MERGED": 1, "INDEX_BITS": 32}, {"BLOCK": 1024, "MERGED": 1, "INDEX_BITS": 64}
+    ]  # fmt: skip
+    assert {p.type for p in large.params if p.kind is ParamKind.NUMBER and p.name != "vectorized"} == {"i64"}
 
 
-def test_shared_matmul_copies_asynchronously_and_uses_matrix_units() -> None:
+def test_matmul_for_all_extents_copies_asynchronously_and_uses_matrix_units() -> None:
     [kernel] = kernels_of(made.matmul_epilogue((2, 512, 512, 512), dtype=BF16))
     asm, _ = aot.compile_fresh(aot.compilation(kernel, 90, aligned=True))
     ptx = asm["ptx"]
     assert "wgmma.mma_async" in ptx and re.search(r"cp\.async\.cg\.shared\.global .*0x10", ptx)
 
 
-def test_shared_pointwise_kernel_loads_vectors() -> None:
+def test_pointwise_kernel_for_all_extents_loads_vectors() -> None:
     [kernel] = kernels_of(made.pointwise_chain((2, 512, 512), dtype=BF16))
     asm, _ = aot.compile_fresh(aot.compilation(kernel, 90, aligned=True))
     assert re.search(r"ld\.global\.v[24]\.b(32|64)", asm["ptx"])

@@ -13,6 +13,14 @@ pytest.importorskip("triton", reason="triton is not installed")
 pytest.importorskip("torch", reason="torch is not installed; Triton's interpreter keeps its buffers in it")
 
 
+def test_kernel_files_are_right_alone() -> None:
+    assert run_interpreted("-x", "tests/kernels/triton_kernel_files_interpreted.py") >= 16
+
+
+def test_several_matmuls_and_work_in_front_of_them() -> None:
+    assert run_interpreted("-x", "tests/kernels/triton_fused_matmul_interpreted.py") > 40
+
+
 def run_part(marker: str) -> None:
     """Run one half of the interpreted tests; all must pass and some must run."""
     files = ("tests/kernels/triton_interpreted.py", "tests/kernels/triton_in_place_interpreted.py")

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from fuseplan.dtypes import BFLOAT16, DOUBLE, FLOAT, FP8_E8M0, HALF, INT8, INT32
+from fuseplan.engines.base import Support
 from fuseplan.engines.triton import support
 from fuseplan.engines.triton.engine import ENGINE
-from fuseplan.engines.triton.knobs import complete_knobs, gemm_shared_bytes, knob_space
+from fuseplan.engines.triton.forms.gemm import GemmSchedule, gemm_shared_bytes
+from fuseplan.engines.triton.knobs import complete_knobs
 from fuseplan.errors import ArgumentError, cudnnGraphNotSupportedError
 from fuseplan.ir.region import Cost, Region, Value
 from fuseplan.runtime.device import Device
@@ -34,9 +36,25 @@ def mixed_reductions() -> Region:
     return d.region()
 
 
-def prologue() -> Region:
+def normalised_operand() -> Region:
+    """A reduction in front of a matmul."""
     d = made.Draft(2)
-    d.store(d.op("matmul", d.op("neg", d.load((8, 8), HALF)), d.load((8, 8), HALF)))
+    x = d.load((8, 8), HALF)
+    d.store(d.op("matmul", d.op("sub", x, d.op("reduce", x, mode="max", axes=(1,))), d.load((8, 8), HALF)))
+    return d.region()
+
+
+def chained_matmuls() -> Region:
+    d = made.Draft(2)
+    first = d.op("matmul", d.load((8, 8), HALF), d.load((8, 8), HALF))
+    d.store(d.op("matmul", d.op("cast", first, dtype=HALF), d.load((8, 8), HALF)))
+    return d.region()
+
+
+def unequal_matmuls() -> Region:
+    d = made.Draft(2)
+    products = [d.op("matmul", d.load((8, k), HALF), d.load((k, 8), HALF)) for k in (8, 16)]
+    d.store(d.op("add", *products))
     return d.region()
 
 
@@ -81,7 +99,9 @@ def with_triton(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: matmul(DOUBLE, DOUBLE), "matmul in compute type DOUBLE"),
         (lambda: matmul(INT8, INT32), "matmul in compute type INT32"),
         (mixed_reductions, "reductions over different axes"),
-        (prologue, "matmul operand A is computed in the region"),
+        (normalised_operand, "a reduction in front of a matmul"),
+        (chained_matmuls, "a matmul that reads another one's result"),
+        (unequal_matmuls, "matmuls of different M, N or K"),
         (reused_sum, "used again over the tile"),
         (partial_max, "runs over all axes, or adds up in a dense FLOAT output"),
         (lambda: of_op("conv_fprop"), "'conv_fprop' has no kernel form"),
@@ -125,7 +145,7 @@ def test_importing_the_engine_imports_neither_triton_nor_torch() -> None:
     [made.matmul_gelu_amax(16, 512, 1024, 512, BFLOAT16), made.softmax(64, 40000, HALF), made.rms_norm(9, 7, FLOAT)],
 )
 def test_configs_are_few_with_the_default_first(region: Region) -> None:
-    space = knob_space(region, made.device())
+    space = ENGINE.knobs(region, made.device())
     configs = space.configs()
     assert 1 < len(configs) <= 6 and configs[0] == space.default and len(set(configs)) == len(configs)
     assert all(dict(c)[name] in values for c in configs for name, values in space.knobs.items())
@@ -133,10 +153,13 @@ def test_configs_are_few_with_the_default_first(region: Region) -> None:
 
 def test_tiles_fit_the_shared_memory_of_small_chips() -> None:
     device = made.device(120)
-    for config in knob_space(made.matmul_bias_gelu(1, 4096, 4096, 1024, HALF), device).configs():
+    region = made.matmul_bias_gelu(1, 4096, 4096, 1024, HALF)
+    found = ENGINE.match(region, device)
+    assert not isinstance(found, Support) and isinstance(found[1], GemmSchedule)
+    for config in ENGINE.knobs(region, device).configs():
         k = dict(config)
         tile = (k["BLOCK_M"], k["BLOCK_N"], k["BLOCK_K"], k["num_warps"], k["num_stages"])
-        assert gemm_shared_bytes(tile, 2) <= device.shared_bytes
+        assert gemm_shared_bytes(tile, found[1]) <= device.shared_bytes
 
 
 @pytest.mark.parametrize(
@@ -144,7 +167,7 @@ def test_tiles_fit_the_shared_memory_of_small_chips() -> None:
     [({"TILE": 3}, "no knob 'TILE'"), ({"BLOCK": 100}, "power of two"), ({"num_warps": 0}, "power of two")],
 )
 def test_unknown_or_impossible_knob_is_refused(knobs: dict[str, int], message: str) -> None:
-    space = knob_space(made.softmax(8, 100, FLOAT), made.device())
+    space = ENGINE.knobs(made.softmax(8, 100, FLOAT), made.device())
     with pytest.raises(ArgumentError, match=message):
         complete_knobs(space, tuple(knobs.items()))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import erf, prod
 from typing import Any
 
@@ -11,6 +11,9 @@ import ml_dtypes  # noqa: F401 - gives NumPy bfloat16
 import numpy as np
 
 from fuseplan.dtypes import FLOAT, DType
+from fuseplan.engines.base import Config, Support
+from fuseplan.engines.triton.engine import ENGINE
+from fuseplan.engines.triton.kernel import Emitted, Kernel
 from fuseplan.ir.graph import Graph, packed_stride, span_elements
 from fuseplan.ir.region import Cost, Operand, Region, Role, Value
 from fuseplan.runtime.device import Device
@@ -25,6 +28,25 @@ def device(sm: int = 90) -> Device:
     return Device("cuda", 0, "test", f"sm_{sm}", (), 132, shared, 50 << 20, 4200.0, 67000.0)
 
 
+def emitted(region: Region, config: Config = (), sm: int = 90) -> Emitted:
+    """What the engine generates for a region under its default or a given config."""
+    found = ENGINE.match(region, device(sm))
+    assert not isinstance(found, Support), found.reason
+    form, schedule = found
+    return form.emit(schedule, config)
+
+
+def kernels(region: Region, config: Config = (), sm: int = 90) -> list[Kernel]:
+    """Generated kernels of a region."""
+    return [step for step in emitted(region, config, sm).steps if isinstance(step, Kernel)]
+
+
+def form_of(region: Region) -> str:
+    """Name of the form that has a region; why there is none."""
+    found = ENGINE.match(region, device())
+    return found.reason if isinstance(found, Support) else found[0].name
+
+
 @dataclass
 class Draft:
     """A region in the making; methods return value indices."""
@@ -35,13 +57,17 @@ class Draft:
     operands: list[Operand] = field(default_factory=list)
     loads: list[tuple[int, int]] = field(default_factory=list)
     stores: list[tuple[int, Sequence[int] | None]] = field(default_factory=list)
+    in_place: list[tuple[int, int]] = field(default_factory=list)
 
     def load(
-        self, dim: Sequence[int], dtype: DType, stride: Sequence[int] | None = None, *, scalar: bool = False
-    ) -> int:
+        self, dim: Sequence[int], dtype: DType, stride: Sequence[int] | None = None, *, scalar: bool = False,
+        **changes: Any,
+    ) -> int:  # fmt: skip
+        """A loaded value; `changes` are further fields of its operand (uid, offset, role)."""
         role = Role.SCALAR if scalar else Role.IN
         self.loads.append((len(self.values), len(self.operands)))
-        self.operands.append(Operand(len(self.operands), tuple(dim), tuple(stride or packed_stride(dim)), dtype, role))
+        made = Operand(len(self.operands), tuple(dim), tuple(stride or packed_stride(dim)), dtype, role)
+        self.operands.append(replace(made, **changes))
         self.values.append(Value("load", (), tuple(dim), dtype, dtype))
         return len(self.values) - 1
 
@@ -66,8 +92,12 @@ class Draft:
     def store(self, value: int, stride: Sequence[int] | None = None) -> None:
         self.stores.append((value, stride))
 
+    def store_in_place(self, value: int, loaded: int) -> None:
+        """Store to the operand that another value is loaded from."""
+        self.in_place.append((value, dict(self.loads)[loaded]))
+
     def region(self) -> Region:
-        operands, stores = list(self.operands), []
+        operands, stores = list(self.operands), list(self.in_place)
         for value, stride in self.stores:
             v = self.values[value]
             stores.append((value, len(operands)))
@@ -77,7 +107,7 @@ class Draft:
 
 def buffer_for(operand: Operand, rng: np.random.Generator, *, poison: bool) -> Array:
     """Flat memory of an operand: random, or for outputs something that must not survive."""
-    size = span_elements(operand.dim, operand.stride)
+    size = operand.offset + span_elements(operand.dim, operand.stride)
     kind = np.dtype(operand.dtype.numpy_name)
     if poison:
         return np.full(size, np.nan if operand.dtype.is_float else 77, dtype=np.float64).astype(kind)
@@ -86,10 +116,23 @@ def buffer_for(operand: Operand, rng: np.random.Generator, *, poison: bool) -> A
     return rng.standard_normal(size).astype(kind)
 
 
+def buffers_for(region: Region, rng: np.random.Generator) -> list[Array]:
+    """Flat memory of each operand; operands of one tensor share theirs."""
+    sizes: dict[int, int] = {}
+    for o in region.operands:
+        sizes[o.uid] = max(sizes.get(o.uid, 0), o.offset + span_elements(o.dim, o.stride))
+    made: dict[int, Array] = {}
+    for o in region.operands:
+        if o.uid not in made:
+            whole = replace(o, dim=(sizes[o.uid],), stride=(1,), offset=0)
+            made[o.uid] = buffer_for(whole, rng, poison=o.role is Role.OUT)
+    return [made[o.uid] for o in region.operands]
+
+
 def view_of(operand: Operand, flat: Array) -> Array:
-    """Flat memory seen through dims and strides."""
+    """Flat memory seen through offset, dims and strides."""
     steps = tuple(s * flat.itemsize for s in operand.stride)
-    raw = flat.view(f"u{flat.itemsize}")  # NumPy cannot stride over every type of ml_dtypes
+    raw = flat.view(f"u{flat.itemsize}")[operand.offset :]  # NumPy cannot stride over every type of ml_dtypes
     return np.lib.stride_tricks.as_strided(raw, operand.dim, steps).view(flat.dtype)
 
 

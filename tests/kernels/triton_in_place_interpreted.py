@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from fuseplan.dtypes import FLOAT
-from fuseplan.engines.triton.engine import emit
-from fuseplan.engines.triton.interpret import run_interpreted
-from fuseplan.engines.triton.knobs import complete_knobs, knob_space
 from fuseplan.ir.region import Region, Role
 from tests.kernels import triton_cases as made
+from tests.kernels.triton_interpret import run_interpreted
 
 # of the interpreter itself, where a loop's bound is a one-element array
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
@@ -61,8 +59,7 @@ def test_outputs_in_the_buffers_of_operands(
     expected = made.evaluate(region, buffers)
     for (_, number), place in zip(region.stores, places, strict=True):
         buffers[number] = buffers[number] if place is None else buffers[place]
-    chosen = complete_knobs(knob_space(region, made.device()), tuple(knobs.items()))
-    run_interpreted(region, emit(region, chosen), buffers)
+    run_interpreted(region, made.emitted(region, tuple(knobs.items())), buffers)
     for (_, number), want in zip(region.stores, expected, strict=True):
         got = made.view_of(region.operands[number], buffers[number])
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * max(1.0, float(abs(want).max())))

@@ -14,19 +14,17 @@ import numpy as np
 import pytest
 
 from fuseplan.dtypes import BOOLEAN, DOUBLE, FLOAT, FP8_E4M3, FP8_E5M2, HALF, INT8, INT32, INT64, UINT8, DType
-from fuseplan.engines.triton.emit_pointwise import is_flat
-from fuseplan.engines.triton.engine import emit
-from fuseplan.engines.triton.interpret import run_interpreted
+from fuseplan.engines.base import Support
+from fuseplan.engines.triton.engine import ENGINE, LIMITS
 from fuseplan.engines.triton.kernel import Kernel
-from fuseplan.engines.triton.knobs import complete_knobs, knob_space
-from fuseplan.engines.triton.support import LIMITS, region_gap
 from fuseplan.ir.graph import Graph, span_elements
-from fuseplan.ir.region import Region, Role
+from fuseplan.ir.region import Region
 from fuseplan.lowering.pipeline import lower
 from fuseplan.ops.arrays import numpy_dtype
 from fuseplan.ops.judge import judge
 from fuseplan.ops.schema import OpSchema, Sample
 from tests.kernels import triton_cases as made
+from tests.kernels.triton_interpret import run_interpreted
 from tests.ops.cases import case_id, cases, make_case
 
 Array = Any
@@ -43,14 +41,13 @@ def needs_the_interpreter() -> Iterator[None]:
 
 def run_checked(region: Region, change: Callable[[list[Array]], None] | None = None, **knobs: int) -> None:
     """Run a region twice and compare each output with float64."""
-    assert not region_gap(region)
     rng = np.random.default_rng(7)
-    buffers = [made.buffer_for(o, rng, poison=o.role is Role.OUT) for o in region.operands]
+    buffers = made.buffers_for(region, rng)
     if change:
         change(buffers)
     before = [b.copy() for b in buffers]
     expected = made.evaluate(region, buffers)
-    emitted = emit(region, complete_knobs(knob_space(region, made.device()), tuple(knobs.items())))
+    emitted = made.emitted(region, tuple(knobs.items()))
     for _ in range(2):
         run_interpreted(region, emitted, buffers)
         for (_, number), want in zip(region.stores, expected, strict=True):
@@ -286,7 +283,7 @@ def test_large_reduction_over_everything(mode: str) -> None:
         result = d.op("reduce", y, mode=mode, axes=axes)
     d.store(result)
     region = d.region()
-    assert is_flat(region)
+    assert made.form_of(region) == "pointwise"
     run_checked(region)
 
 
@@ -338,12 +335,13 @@ def run_sample(schema: OpSchema, sample: Sample) -> None:
     rng = np.random.default_rng(0)
     for piece in lower(graph, LIMITS):
         region = piece.region
-        if gap := region_gap(region):
-            assert "matmul in compute type INT32" in gap, gap
+        found = ENGINE.match(region, made.device())
+        if isinstance(found, Support):
+            assert "matmul in compute type INT32" in found.reason, found.reason
             return
         for operand in region.operands:
             memory.setdefault(operand.uid, made.buffer_for(operand, rng, poison=True))
-        emitted = emit(region, complete_knobs(knob_space(region, made.device()), ()))
+        emitted = made.emitted(region)
         assert any(isinstance(step, Kernel) for step in emitted.steps)
         run_interpreted(region, emitted, [memory[o.uid] for o in region.operands])
     inputs = {uid: case.inputs[port] for port, uid in case.view.node.inputs}

@@ -1,8 +1,8 @@
 """The values of a region as lines of Triton: loads, primitives and stores on the tile of a program.
 
-A tile has one or more `TileAxis`; each walks one or more groups of the region's axes. What an
-operand or value lacks is left to broadcasting; a store of something that does not extend over an
-axis is done by the first position along it alone.
+A tile has one or more `TileAxis`; each walks one or more merged axes of the region. What an operand or value lacks
+is left to broadcasting; a store of something that does not extend over an axis is done by the first position along
+it alone.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from math import prod
 
 from fuseplan.codegen import triton_expr as expr
-from fuseplan.codegen.writer import LineWriter
+from fuseplan.codegen.axes import MergedAxis
 from fuseplan.dtypes import BOOLEAN, INT32
-from fuseplan.engines.triton.kernel import ParamList
-from fuseplan.engines.triton.layout import Group, has_group, is_adjacent, stride_of
+from fuseplan.engines.triton.layout import is_adjacent
+from fuseplan.engines.triton.source import Function
 from fuseplan.ir.region import Region, Role
 
 
@@ -25,41 +25,43 @@ class TileAxis:
 
     Args:
         index: name of the position along it
-        groups: groups it walks, slow to fast
+        groups: merged axes that it walks, slow to fast
         mask: condition that the position is inside, as a name; empty if it always is
         first: condition that this program is the first along the axis; empty if every program is
     """
 
     index: str
-    groups: tuple[Group, ...]
+    groups: tuple[MergedAxis, ...]
     mask: str = ""
     first: str = ""
 
-    def index_of(self, group: Group) -> str:
+    def index_of(self, group: MergedAxis) -> str:
         """Name of the position within a group."""
         return self.index if len(self.groups) == 1 else f"{self.index}{self.groups.index(group)}"
 
+    def varies(self, dim: Sequence[int]) -> bool:
+        """Whether dims extend over any group."""
+        return any(g.varies(dim) for g in self.groups)
+
 
 class Body:
-    """Writes the values of a region; remembers nothing but parameters."""
+    """Writes values of a region into a device function; remembers nothing but parameters."""
 
-    def __init__(
-        self, region: Region, axes: Sequence[TileAxis], params: ParamList, out: LineWriter, *, origin: str = ""
-    ) -> None:
+    def __init__(self, region: Region, axes: Sequence[TileAxis], function: Function, *, origin: str = "") -> None:
         """`origin` is added to the address of a store that extends over no axis, to give it the tile's rank."""
-        self.region, self.axes, self.params, self.out = region, tuple(axes), params, out
-        self.origin = origin
+        self.region, self.axes, self.origin = region, tuple(axes), origin
+        self.params, self.out = function.params, function.out
 
-    def split_index(self, axis: TileAxis, *, is_flat: bool = False) -> None:
+    def split_index(self, axis: TileAxis, *, may_be_merged: bool = False) -> None:
         """Positions within each group of an axis, from the position along it.
 
         Args:
-            is_flat: the last group is all there is where the constant FLAT says so
+            may_be_merged: the last group has all positions where the constant MERGED says so
         """
         if len(axis.groups) < 2:
             return
-        if is_flat:
-            with self.out.indent("if FLAT:"):
+        if may_be_merged:
+            with self.out.indent("if MERGED:"):
                 for number in range(len(axis.groups) - 1):
                     self.out.line(f"{axis.index}{number} = {axis.index} * 0")
                 self.out.line(f"{axis.index}{len(axis.groups) - 1} = {axis.index}")
@@ -77,23 +79,26 @@ class Body:
             self.out.line(f"{left} = {rest} // {extent}")
             rest = left
 
-    def extent(self, group: Group) -> str:
+    def extent(self, group: MergedAxis) -> str:
         """Parameter holding a group's extent."""
         axis = group.axes[-1]
         return self.params.number(f"n{axis}", group.count, is_vector=is_adjacent(self.region, axis))
 
-    def stride(self, operand: int, group: Group) -> str:
-        """Stride of an operand along a group: literal 0 or 1, else a parameter."""
-        step = stride_of(self.region.operands[operand], group)
-        return self.params.stride(f"s{operand}_{group.axes[-1]}", step, operand, is_walked=group.trips != 1)
+    def stride(self, operand: int, group: MergedAxis) -> str:
+        """Stride of an operand along a group: literal 0 or 1, else a parameter.
+
+        Along a group of extent 1 (a matmul keeps it for its tile) outputs have the tile's shape: any stride will do.
+        """
+        spec = self.region.operands[operand]
+        step = group.stride(spec) if group.extent > 1 else int(spec.role.is_written)
+        return self.params.stride(f"s{operand}_{group.axes[-1]}", step, operand, is_walked=group.iterations != 1)
 
     def address(self, operand: int) -> tuple[str, list[TileAxis]]:
         """Expression of the operand's addresses, and the tile axes it extends over."""
         terms, seen = [self.params.operand(operand)], []
         for axis in self.axes:
-            here = [g for g in axis.groups if self.stride(operand, g) != "0"]
-            for group in here:
-                step = self.stride(operand, group)
+            here = [(g, step) for g in axis.groups if (step := self.stride(operand, g)) != "0"]
+            for group, step in here:
                 index = axis.index_of(group)
                 terms.append(index if step == "1" else f"{index} * {step}")
             if here:
@@ -118,6 +123,12 @@ class Body:
     def define(self, value: int) -> None:
         """One line that gives a value its name; not for reductions and anchors."""
         self.out.line(f"v{value} = {self._expression(value)}")
+
+    def argument(self, value: int) -> str:
+        """The argument of a reduction in its work type."""
+        reduction = self.region.values[value]
+        arg = reduction.args[0]
+        return expr.to_work(f"v{arg}", self.region.values[arg].dtype, reduction.compute)
 
     def _expression(self, index: int) -> str:
         value = self.region.values[index]
@@ -160,7 +171,7 @@ class Body:
                 found += [axis.first] if axis.first else []
                 continue
             found += [axis.mask] if axis.mask else []
-            missing = [g for g in axis.groups if g.extent > 1 and not has_group(dim, g)]
+            missing = [g for g in axis.groups if g.extent > 1 and not g.varies(dim)]
             found += [f"({axis.index_of(g)} == 0)" for g in missing]
         return found
 
@@ -178,6 +189,14 @@ class Body:
         self.out.line(f"tl.store({address}, {stored}{mask})")
 
 
-def extends_over(dim: Sequence[int], axis: TileAxis) -> bool:
-    """Whether dims extend over any group of a tile axis."""
-    return any(has_group(dim, g) for g in axis.groups)
+def needed_for(region: Region, roots: Sequence[int], stops: frozenset[int] = frozenset()) -> list[int]:
+    """Values that these need, themselves included, in order; nothing that only a stop needs."""
+    found: set[int] = set()
+    todo = list(roots)
+    while todo:
+        index = todo.pop()
+        if index not in found:
+            found.add(index)
+            if index not in stops and region.values[index].op != "count":
+                todo += region.values[index].args
+    return sorted(found)

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from math import gcd
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -86,10 +87,10 @@ def tool_versions(sm: int) -> tuple[str, str]:
 
 
 def compilation(kernel: Kernel, sm: int, *, aligned: bool) -> Compilation:
-    """What to compile for a kernel on an architecture; `aligned` promises 16-byte addresses."""
+    """What to compile for a kernel on an architecture; `aligned` promises 16-byte addresses of tensors."""
     promises = []
     for position, param in enumerate(kernel.params):
-        multiple = 16 if param.kind is ParamKind.POINTER and aligned else param.multiple
+        multiple = gcd(16, param.value) if param.kind is ParamKind.POINTER and aligned else param.multiple
         if multiple > 1:
             promises.append((position, multiple))
     signature = tuple((p.name, p.type) for p in kernel.params) + tuple((c, "constexpr") for c, _ in kernel.constants)

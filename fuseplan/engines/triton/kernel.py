@@ -7,7 +7,7 @@ from enum import Enum
 
 from fuseplan.codegen.triton_expr import SIGNATURE_TYPES
 from fuseplan.codegen.writer import operand_names
-from fuseplan.engines.triton.layout import bulk_operands
+from fuseplan.engines.triton.layout import bulk_operands, index_bits
 from fuseplan.ir.region import Region, Role
 
 
@@ -29,9 +29,9 @@ class Param:
         type: its type in a Triton signature
         kind: where it comes from
         operand: region operand of a POINTER or SCALAR
-        value: a NUMBER's value; the byte offset of a SCRATCH
-        is_shared: kernels of other values of this NUMBER are the same, so nothing may be promised about it
-        is_vector: vectors of a shared kernel need this NUMBER to be a multiple of their length
+        value: a NUMBER's value; bytes from the address given to that of a POINTER or SCRATCH
+        is_dynamic: a NUMBER that other extents change while the kernel stays, so nothing may be promised about it
+        is_vector: vectors of a kernel for all extents need this NUMBER to be a multiple of their length
     """
 
     name: str
@@ -39,7 +39,7 @@ class Param:
     kind: ParamKind
     operand: int = -1
     value: int = 0
-    is_shared: bool = False
+    is_dynamic: bool = False
     is_vector: bool = False
 
     @property
@@ -49,7 +49,7 @@ class Param:
     @property
     def multiple(self) -> int:
         """A power of two that may be promised to divide a number: enough for 16-byte vectors of any type, or 1."""
-        if self.kind is not ParamKind.NUMBER or self.type[0] != "i" or self.is_shared:
+        if self.kind is not ParamKind.NUMBER or self.type[0] != "i" or self.is_dynamic:
             return 1
         return next((m for m in (16, 8, 4) if self.value % m == 0), 1)
 
@@ -92,38 +92,42 @@ class Emitted:
 
 
 class ParamList:
-    """Parameters of a kernel in the making; asking twice gives the same one."""
+    """Parameters of a kernel in the making; asking twice gives the same one.
 
-    def __init__(self, region: Region, index_type: str) -> None:
-        self.region = region
-        self._is_shared = region.graph.is_dynamic
-        self._names = operand_names(region.operands)
-        self._index_type = "i64" if self._is_shared else index_type
-        self._operands: dict[int, Param] = {}
-        self._others: dict[str, Param] = {}
+    A list with a parent holds those that one device function uses; the kernel takes all of them.
+    """
+
+    def __init__(self, region: Region, parent: ParamList | None = None) -> None:
+        self.region, self._parent = region, parent
+        self._operand_names = operand_names(region.operands)
+        self.is_dynamic = region.graph.is_dynamic
+        self._number_type = "i64" if self.is_dynamic or index_bits(region) == 64 else "i32"
+        self._kept: dict[str, Param] = {}
+
+    def _keep(self, param: Param) -> str:
+        self._kept[param.name] = param
+        if self._parent is not None:
+            self._parent._keep(param)
+        return param.name
 
     def operand(self, index: int, *, as_type: str = "") -> str:
         """The pointer or host scalar of a region operand."""
         operand = self.region.operands[index]
-        scalar = operand.role is Role.SCALAR
-        kind = ParamKind.SCALAR if scalar else ParamKind.POINTER
-        name = self._names[index]
         element = as_type or SIGNATURE_TYPES[operand.dtype]
-        self._operands[index] = Param(name, element if scalar else f"*{element}", kind, index)
-        return name
+        name = self._operand_names[index]
+        if operand.role is Role.SCALAR:
+            return self._keep(Param(name, element, ParamKind.SCALAR, index))
+        return self._keep(Param(name, f"*{element}", ParamKind.POINTER, index, operand.offset * operand.dtype.itemsize))
 
     def scratch(self, offset_bytes: int, element: str) -> str:
         """A pointer into the private scratch."""
-        name = f"scratch{offset_bytes}"
-        self._others[name] = Param(name, f"*{element}", ParamKind.SCRATCH, value=offset_bytes)
-        return name
+        return self._keep(Param(f"scratch{offset_bytes}", f"*{element}", ParamKind.SCRATCH, value=offset_bytes))
 
     def number(self, name: str, value: int, type_: str = "", *, is_vector: bool = False) -> str:
         """An extent, stride or count."""
-        type_ = self._index_type if self._is_shared else type_ or self._index_type
-        shared = self._is_shared
-        self._others[name] = Param(name, type_, ParamKind.NUMBER, -1, value, shared, is_vector and shared)
-        return name
+        dynamic = self.is_dynamic
+        type_ = self._number_type if dynamic else type_ or self._number_type
+        return self._keep(Param(name, type_, ParamKind.NUMBER, -1, value, dynamic, is_vector and dynamic))
 
     def stride(self, name: str, step: int, operand: int, *, is_walked: bool = True) -> str:
         """A stride of an operand: 0 and 1 are baked in, others are numbers; 0 at launch if only position 0 is there."""
@@ -132,6 +136,15 @@ class ParamList:
         value = step if is_walked else 0
         return self.number(name, value, is_vector=self.region.operands[operand] in bulk_operands(self.region))
 
+    def adopt(self, other: ParamList) -> tuple[str, ...]:
+        """Names of another list's parameters, which this one then holds as well."""
+        return tuple([self._keep(p) for p in other.in_order()])
+
     def in_order(self) -> tuple[Param, ...]:
         """Operands in launch order, then the rest in order of first use."""
-        return (*(self._operands[i] for i in sorted(self._operands)), *self._others.values())
+        operands = sorted((p for p in self._kept.values() if p.operand >= 0), key=lambda p: p.operand)
+        return (*operands, *(p for p in self._kept.values() if p.operand < 0))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple([p.name for p in self.in_order()])

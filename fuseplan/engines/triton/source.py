@@ -1,124 +1,172 @@
-"""The text around a kernel's body: imports and helpers, signature, name; and the forms of a kernel for all extents."""
+"""The text of a kernel: a file of `kernels/` with its holes filled, the helpers it calls, and its entry.
+
+A kernel file holds device functions. Some are holes; a generated kernel has a `Function` in the place of each, and
+the rest word for word. The entry, whose parameters depend on the region, is written anew.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from fuseplan.codegen.triton_expr import PRELUDE
 from fuseplan.codegen.writer import LineWriter
 from fuseplan.engines.triton.kernel import Param, ParamKind, ParamList
-from fuseplan.engines.triton.layout import bulk_operands, is_wide
+from fuseplan.engines.triton.layout import index_bits, vector_length
+from fuseplan.ir.region import Region
 
-_VECTOR_BYTES = 16
-_PARTS = 8
+_FOLDER = Path(__file__).parent / "kernels"
+_IMPORTS = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
+INDEX_BITS = "INDEX_BITS"
 
 
 @dataclass(frozen=True)
-class Forms:
-    """Which bodies a kernel for all extents has beyond the two that all have.
+class FileFunction:
+    """A device function of a kernel file: its header up to the docstring, and its whole text."""
+
+    header: str
+    text: str
+
+
+@functools.cache
+def file_functions(file: str) -> Mapping[str, FileFunction]:
+    """Device functions of a kernel file by name, in order."""
+    text = re.sub("  # (table|fmt: skip)$", "", (_FOLDER / f"{file}.py").read_text(encoding="utf-8"), flags=re.M)
+    lines = text.splitlines()
+    found = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef):
+            first = node.decorator_list[0].lineno - 1
+            is_doc = isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
+            end = node.body[0].end_lineno if is_doc else node.body[0].lineno - 1
+            found[node.name] = FileFunction("\n".join(lines[first:end]), "\n".join(lines[first : node.end_lineno]))
+    return found
+
+
+class Function:
+    """A device function in the making; what it takes of the kernel's parameters arrives as one tuple.
 
     Args:
-        divides: positions are divided, which is slow in 64 bits: there is one with 32 bits, in parts like the first
-        flat: whether the axes can be walked as one here; None if the values do not allow it at any extents
+        hole: the function of the kernel file whose header it has
+        tuple_name: the header's name of the tuple
+        name: its own name if it is one of several that fill a hole
     """
 
-    divides: bool = False
-    flat: bool | None = None
+    def __init__(self, params: ParamList, hole: str, tuple_name: str = "params", name: str = "") -> None:
+        self.hole, self.name, self.tuple_name = hole, name or hole, tuple_name
+        self.params = ParamList(params.region, params)
+        self.out = LineWriter("    ")
+
+    def text(self, file: str) -> str:
+        header = file_functions(file)[self.hole].header
+        if self.name != self.hole:
+            header = header.replace(f"def {self.hole}(", f"def {self.name}(")
+        names = self.params.names
+        unpack = f"    {tuple_text(names)} = {self.tuple_name}\n" if names else ""
+        return f"{header}\n{unpack}" + _indented(self.out.text())
 
 
-def finish_source(
-    name: str, params: ParamList, body: LineWriter, constants: Sequence[str]
-) -> tuple[str, tuple[Param, ...]]:
-    """The whole source file of a kernel, and its runtime parameters in order."""
-    ordered = params.in_order()
-    return f"{PRELUDE}\n\n{_function(name, [p.name for p in ordered], constants, body)}", ordered
+def tuple_text(items: Sequence[str]) -> str:
+    """A tuple in parentheses."""
+    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
-def finish_shared(
-    name: str, params: ParamList, body: LineWriter, constants: Sequence[str], forms: Forms | None = None
-) -> tuple[str, tuple[Param, ...]]:
-    """`finish_source`, for a kernel that runs at any extents if the region's graph is dynamic.
+def _indented(text: str) -> str:
+    return "".join(f"    {line}\n" if line else "\n" for line in text.splitlines())
 
-    Such a kernel holds its body more than once, and the number `form` picks one at launch:
 
-        0   right for all extents
-        1   32-bit positions, and numbers that vectors depend on are multiples of their length
-        2   1, with all axes walked as one
-        3   32-bit positions
+@dataclass(frozen=True)
+class Entry:
+    """The entry of a kernel file, and how it calls the main loop.
 
-    What a form relies on is written as arithmetic; nothing is promised to the compiler. Of an elementwise kernel
-    (one with `forms`) 0 and 3 do a program's work in parts: in one piece they need so many registers that the
-    other forms would share a processor with few others.
+    Args:
+        arguments: what the main loop takes before the constants: parameters, or tuples of them
+        constants: compile-time parameters of both, `INDEX_BITS` aside
     """
-    region = params.region
-    if not region.graph.is_dynamic:
-        return finish_source(name, params, body, constants)
+
+    file: str
+    main: str
+    arguments: Sequence[str | tuple[str, ...]]
+    constants: Sequence[tuple[str, int]] = ()
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """Source, runtime parameters in order, and compile-time parameters with their values."""
+
+    source: str
+    params: tuple[Param, ...]
+    constants: tuple[tuple[str, int], ...]
+
+
+def kernel_text(entry: Entry, functions: Sequence[Function], params: ParamList) -> KernelText:
+    """The whole source file of a kernel.
+
+    A kernel for all extents takes its numbers in 64 bits. It is compiled with positions of 32 bits and, only where
+    offsets need them, of 64: one text, chosen by the constant `INDEX_BITS`. Either has its body twice, and the number
+    `vectorized` picks one at launch: with numbers that vectors depend on visibly multiples of their length, or
+    without. Nothing is promised to the compiler, so all extents share a compiled kernel.
+    """
     ordered = params.in_order()
-    names = [p.name for p in ordered]
-    length = max((_VECTOR_BYTES // o.dtype.itemsize for o in bulk_operands(region)), default=1)
-    form = Param("form", "i32", ParamKind.NUMBER, value=_form(params, ordered, length, forms), is_shared=True)
-    calls = _Calls(name, constants, forms)
+    if params.is_dynamic and any(p.is_vector for p in ordered):
+        length = vector_length(params.region)
+        fits = all(p.value % length == 0 for p in ordered if p.is_vector)
+        ordered = (*ordered, Param("vectorized", "i32", ParamKind.NUMBER, value=int(fits), is_dynamic=True))
+    constants = (*entry.constants, (INDEX_BITS, index_bits(params.region)))
+    texts = _texts(entry, functions)
+    texts[entry.file] = _entry_text(entry, params.region, ordered)
+    needed = _reachable(entry.file, texts)
+    source = "\n\n".join([_IMPORTS, *(text for name, text in texts.items() if name in needed)])
+    return KernelText(source, ordered, constants)
+
+
+def _texts(entry: Entry, functions: Sequence[Function]) -> dict[str, str]:
+    """Helpers and the file's functions by name, in order, with holes filled."""
+    texts = {name: f"{function.text}\n" for name, function in file_functions("helpers").items()}
+    for name, function in file_functions(entry.file).items():
+        assert name not in texts, name
+        filled = [f for f in functions if f.hole == name]
+        texts.update({f.name: f.text(entry.file) for f in filled} if filled else {name: f"{function.text}\n"})
+    return texts
+
+
+def _reachable(name: str, texts: Mapping[str, str]) -> set[str]:
+    """Functions that a function calls, directly or not, and itself."""
+    found, todo = {name}, [name]
+    while todo:
+        called = set(re.findall(r"\w+", texts[todo.pop()])) & set(texts)
+        todo += sorted(called - found)
+        found |= called
+    return found
+
+
+def _entry_text(entry: Entry, region: Region, ordered: Sequence[Param]) -> str:
     out = LineWriter("    ")
-    if forms is not None and forms.flat is not None:
-        calls.whole(out, "if form == 2:", [_plain(p, length) for p in ordered], is_flat=True)
-    calls.whole(out, f"{'elif' if out.text().strip() else 'if'} form == 1:", [_plain(p, length) for p in ordered])
-    if forms is not None and forms.divides:
-        calls.in_parts(out, "elif form == 3:", [_plain(p) for p in ordered], "tl.int32")
-    if forms is None:
-        calls.whole(out, "else:", names, "tl.int64")
-    else:
-        calls.in_parts(out, "else:", names, "tl.int64")
-    inner = _function(f"{name}_body", [*calls.pid, *names], (*constants, *calls.inner), body)
-    return "\n\n".join([PRELUDE, inner, _function(name, [*names, "form"], constants, out)]), (*ordered, form)
+    out.line("@triton.jit")
+    constants = [*(name for name, _ in entry.constants), INDEX_BITS]
+    signature = [*(p.name for p in ordered), *(f"{c}: tl.constexpr" for c in constants)]
+    with out.indent(f"def {entry.file}({', '.join(signature)}):"):
+        if not region.graph.is_dynamic:
+            out.line(_call(entry, constants, lambda name: name))
+            return out.text()
+        out.line("index: tl.constexpr = tl.int64 if INDEX_BITS == 64 else tl.int32")
+        plain = {p.name: f"{p.name}.to(index)" if p.kind is ParamKind.NUMBER else p.name for p in ordered}
+        if ordered[-1].name != "vectorized":
+            out.line(_call(entry, constants, plain.__getitem__))
+            return out.text()
+        length = vector_length(region)
+        multiples = {p.name: f"{plain[p.name]} // {length} * {length}" for p in ordered if p.is_vector}
+        with out.indent("if vectorized:"):
+            out.line(_call(entry, constants, {**plain, **multiples}.__getitem__))
+        with out.indent("else:"):
+            out.line(_call(entry, constants, plain.__getitem__))
+    return out.text()
 
 
-def _form(params: ParamList, ordered: Sequence[Param], length: int, forms: Forms | None) -> int:
-    """The form for the extents at hand."""
-    if is_wide(params.region, params.region.domain):
-        return 0
-    if all(p.value % length == 0 for p in ordered if p.is_vector):
-        return 2 if forms is not None and forms.flat else 1
-    return 3 if forms is not None and forms.divides else 0
-
-
-class _Calls:
-    """Writes calls of a kernel's body."""
-
-    def __init__(self, name: str, constants: Sequence[str], forms: Forms | None) -> None:
-        self.name, self.constants = name, list(constants)
-        self.pid = ["pid"] if forms is not None else []
-        self.has_flat = forms is not None and forms.flat is not None
-        self.inner = ("INDEX", "FLAT") if self.has_flat else ("INDEX",)
-
-    def whole(
-        self, out: LineWriter, when: str, arguments: Sequence[str], index: str = "tl.int32", *, is_flat: bool = False
-    ) -> None:
-        """The body as the program's only work."""
-        pid = ["tl.program_id(0)"] if self.pid else []
-        with out.indent(when):
-            out.line(self._call([*pid, *arguments, *self.constants], index, is_flat))
-
-    def in_parts(self, out: LineWriter, when: str, arguments: Sequence[str], index: str) -> None:
-        """The body once per part of the program's positions."""
-        constants = [f"BLOCK // {_PARTS} if BLOCK >= {_PARTS} else 1" if c == "BLOCK" else c for c in self.constants]
-        with out.indent(when), out.indent(f"for part in tl.range(0, {_PARTS}, loop_unroll_factor=1):"):
-            pid = f"tl.program_id(0).to({index}) * {_PARTS} + part"
-            out.line(self._call([pid, *arguments, *constants], index, is_flat=False))
-
-    def _call(self, arguments: Sequence[str], index: str, is_flat: bool) -> str:
-        inner = [index, str(is_flat)] if self.has_flat else [index]
-        return f"{self.name}_body({', '.join([*arguments, *inner])})"
-
-
-def _function(name: str, params: Sequence[str], constants: Sequence[str], body: LineWriter) -> str:
-    arguments = [*params, *(f"{c}: tl.constexpr" for c in constants)]
-    inner = "".join(f"    {line}\n" if line else "\n" for line in body.text().splitlines())
-    return f"@triton.jit\ndef {name}({', '.join(arguments)}):\n{inner}"
-
-
-def _plain(param: Param, length: int = 1) -> str:
-    """A parameter with numbers in 32 bits, those that vectors depend on visibly a multiple of their length."""
-    if param.kind is not ParamKind.NUMBER:
-        return param.name
-    return f"{param.name}.to(tl.int32)" + (f" // {length} * {length}" if param.is_vector and length > 1 else "")
+def _call(entry: Entry, constants: Sequence[str], value_of: Callable[[str], str]) -> str:
+    """The call of the main loop."""
+    arguments = [value_of(a) if isinstance(a, str) else tuple_text([value_of(x) for x in a]) for a in entry.arguments]
+    return f"{entry.main}({', '.join([*arguments, *constants])})"

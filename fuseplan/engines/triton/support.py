@@ -1,4 +1,4 @@
-"""Which regions the triton engine takes, and why not."""
+"""What the engine refuses whatever the form: devices, types, ops."""
 
 from __future__ import annotations
 
@@ -6,101 +6,87 @@ import functools
 import importlib.util
 
 from fuseplan.codegen import triton_expr as expr
-from fuseplan.dtypes import BFLOAT16, BOOLEAN, FLOAT, HALF
-from fuseplan.engines.base import YES, FusionLimits, Support, no
-from fuseplan.engines.triton.closing import closing_gap
-from fuseplan.engines.triton.layout import reduced_axes
-from fuseplan.ir.limits import ROWS
-from fuseplan.ir.region import ELEMENTWISE, Region, Role
+from fuseplan.dtypes import BOOLEAN
+from fuseplan.engines.base import YES, Support, no
+from fuseplan.engines.triton.body import needed_for
+from fuseplan.ir.region import ELEMENTWISE, Region, Role, Value
 from fuseplan.runtime import supply
 from fuseplan.runtime.device import Device
 
-LIMITS = FusionLimits(
-    ops=ROWS | {"matmul"},
-    reuse_reduction=True,
-    reduce_after_anchor=frozenset({"add", "max", "min"}),
-    max_nodes=64,
-    max_operands=32,
-)
 _MIN_SM = 80  # bfloat16 arithmetic and asynchronous copies
 _MIN_SM_FP8 = 89
 _PARAMETER_BYTES = 4000
+_OTHER_OPS = frozenset({"load", "const", "index", "count", "matmul"})
 
 
 @functools.cache
 def missing_package() -> str:
     """Why Triton cannot be used in this process; empty if it can."""
-    if importlib.util.find_spec("triton") is None and not supply.is_given():
+    if importlib.util.find_spec("triton") is None:
         return "triton is not installed: pip install triton (Linux), or a CUDA build of torch, which brings it"
     return ""
 
 
-def supports(region: Region, device: Device) -> Support:
-    """Whether the engine can build this region for this device."""
-    if missing_package():
-        return no(missing_package())
+def device_gap(device: Device) -> str:
+    """Why nothing can be built for a device in this process; empty if something can."""
+    if not supply.is_given() and (reason := missing_package()):
+        return reason
     if device.kind != "cuda":
-        return no(f"tensors are on {device}, this engine needs a CUDA device")
-    if device.sm_version < _MIN_SM:
-        return no(f"{device.arch} is older than sm_{_MIN_SM}")
-    if device.sm_version < _MIN_SM_FP8 and any(v.dtype in expr.FP8_TYPES for v in region.values):
-        return no(f"8-bit floats need sm_{_MIN_SM_FP8} or newer, the device is {device.arch}")
-    return no(reason) if (reason := region_gap(region)) else YES
+        return f"tensors are on {device}, this engine needs a CUDA device"
+    return f"{device.arch} is older than sm_{_MIN_SM}" if device.sm_version < _MIN_SM else ""
 
 
-def region_gap(region: Region) -> str:
-    """What in a region has no kernel form here; empty if nothing."""
-    return _operand_gap(region) or _value_gap(region) or (_gemm_gap(region) if region.anchors else _rows_gap(region))
-
-
-def _operand_gap(region: Region) -> str:
-    for index, operand in enumerate(region.operands):
-        if operand.dtype not in expr.VALUE_TYPES:
-            return f"operand {index} has type {operand.dtype}, which this engine does not load or store"
-        if operand.role is Role.SCALAR and operand.dtype in expr.FP8_TYPES:
-            return f"operand {index} is a host scalar of type {operand.dtype}"
+def region_support(region: Region, device: Device) -> Support:
+    """Whether all operands and values of a region have expressions here."""
     rank = len(region.domain)
     if (16 + 8 * rank) * len(region.operands) > _PARAMETER_BYTES:
-        return f"{len(region.operands)} operands of rank {rank} exceed the parameter space of a kernel"
+        return no(f"{len(region.operands)} operands of rank {rank} exceed the parameter space of a kernel")
+    for value, number in (*region.loads, *region.stores):
+        if reason := _operand_gap(region, number) or _hazard(region, number):
+            return no(f"operand {number} {reason}", at=value)
+    for index, made in enumerate(region.values):
+        if reason := _value_gap(made, device):
+            return no(f"value {index} ('{made.op}'): {reason}", at=index)
+    return YES
+
+
+def _operand_gap(region: Region, number: int) -> str:
+    operand = region.operands[number]
+    if operand.dtype not in expr.VALUE_TYPES:
+        return f"has type {operand.dtype}, which this engine does not load or store"
+    if operand.role is Role.SCALAR and operand.dtype in expr.FP8_TYPES:
+        return f"is a host scalar of type {operand.dtype}"
+    if operand.rows is not None:
+        return "is packed sequences, which this engine does not walk"
+    if operand.init is not None or operand.combine:
+        return "has a starting value or joins stores, which this engine does not do"
+    return "is scratch, which this engine makes itself" if operand.role is Role.SCRATCH else ""
+
+
+def _hazard(region: Region, number: int) -> str:
+    """Why one program may read what another one writes; empty if each element is read and written by one."""
+    operand = region.operands[number]
+    if any(o.uid == operand.uid and o.role.is_written for o in region.operands if o is not operand):
+        return "is a view of a tensor that the region writes through another view"
+    loads = [value for value, loaded in region.loads if loaded == number]
+    if not operand.role.is_written or not loads:
+        return ""
+    in_front = needed_for(region, [a for i in region.anchors for a in region.values[i].args])
+    is_elsewhere = operand.dim != region.domain or any(value in in_front for value in loads)
+    return "is written in place, and read at other elements" if is_elsewhere else ""
+
+
+def _value_gap(value: Value, device: Device) -> str:
+    if value.dtype not in expr.VALUE_TYPES:
+        return f"type {value.dtype}, which this engine does not compute"
+    if value.dtype in expr.FP8_TYPES and device.sm_version < _MIN_SM_FP8:
+        return f"8-bit floats need sm_{_MIN_SM_FP8} or newer, the device is {device.arch}"
+    if value.op in ELEMENTWISE:
+        return expr.expression_gap(value.op, value.compute)
+    if value.op != "reduce":
+        return "" if value.op in _OTHER_OPS else f"'{value.op}' has no kernel form here"
+    if value.mode not in ("add", "mul", "max", "min"):
+        return f"reduction mode '{value.mode}' has no form here"
+    if value.compute is BOOLEAN or value.compute not in expr.COMPUTE_TYPES:
+        return f"reductions in compute type {value.compute} have no form here"
     return ""
-
-
-def _value_gap(region: Region) -> str:
-    for index, value in enumerate(region.values):
-        where = f"value {index}"
-        if value.dtype not in expr.VALUE_TYPES:
-            return f"{where} ('{value.op}') has type {value.dtype}, which this engine does not compute"
-        if value.op in ELEMENTWISE:
-            if reason := expr.expression_gap(value.op, value.compute):
-                return f"{where}: {reason}"
-        elif value.op == "reduce":
-            if value.mode not in ("add", "mul", "max", "min"):
-                return f"{where}: reduction mode '{value.mode}' has no form here"
-            if value.compute is BOOLEAN or value.compute not in expr.COMPUTE_TYPES:
-                return f"{where}: reductions in compute type {value.compute} have no form here"
-        elif value.op not in ("load", "const", "index", "count", "matmul"):
-            return f"{where}: '{value.op}' has no kernel form here"
-    return ""
-
-
-def _rows_gap(region: Region) -> str:
-    sets = {reduced_axes(region, region.values[i]) for i in region.reductions}
-    if len(sets) > 1:
-        return f"reductions over different axes in one region: {sorted(sorted(s) for s in sets)}"
-    return ""
-
-
-def _gemm_gap(region: Region) -> str:
-    if len(region.anchors) > 1:
-        return f"{len(region.anchors)} matmuls in one region"
-    anchor = region.values[region.anchors[0]]
-    if len(region.domain) < 2:
-        return "a matmul with something else than two matrices"
-    if anchor.compute not in (FLOAT, HALF, BFLOAT16):
-        return f"matmul in compute type {anchor.compute}: only FLOAT, HALF and BFLOAT16 sums have a main loop here"
-    for side, index in zip("AB", anchor.args, strict=True):
-        if region.values[index].op != "load":
-            return f"matmul operand {side} is computed in the region ('{region.values[index].op}'), not loaded"
-        if anchor.dim[-2:] != region.domain[-2:]:
-            return "the matmul's result is broadcast over M or N by its epilogue"
-    return closing_gap(region)

@@ -23,7 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 LAYER_OF = {name: level for level, names in enumerate(LAYERS) for name in names}
 BOTTOM = LAYERS[0]
 #: What an engine's folder may import besides itself.
-ENGINE_MAY = BOTTOM | {"ir", "codegen", "runtime", "engines.base"}
+ENGINE_MAY = BOTTOM | {"ir", "codegen", "runtime", "engines.base", "engines.forms"}
 ENGINE_EXTRA = {"array": frozenset({"ops"})}
 #: The package's own name (`import fuseplan`) is for what stands above the API.
 ABOVE_API = LAYERS[-1] | LAYERS[-2]
@@ -111,10 +111,12 @@ def _direction(one: Import, target: str) -> str:
     if top not in LAYER_OF or goal not in LAYER_OF:
         return f"{top if top not in LAYER_OF else goal} has no layer"
     parts = one.module.split(".")
-    if top == "engines" and len(parts) > 1 and parts[1] not in ("base", "registry"):
+    if top == "engines" and len(parts) > 1 and parts[1] not in ("base", "forms", "registry"):
         may = ENGINE_MAY | ENGINE_EXTRA.get(parts[1], frozenset()) | {f"engines.{parts[1]}"}
         return (
-            "" if _is_within(target, may) else "an engine sees ir, codegen, runtime, the bottom layer and engines.base"
+            ""
+            if _is_within(target, may)
+            else "an engine sees ir, codegen, runtime, the bottom layer, engines.base and engines.forms"
         )
     if goal == top or LAYER_OF[goal] < LAYER_OF[top] or (top in BOTTOM and goal in BOTTOM):
         return ""

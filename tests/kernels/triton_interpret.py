@@ -62,6 +62,7 @@ def _run_kernel(kernel: Kernel, held: Sequence[Any], scratch: Any) -> None:
     for param in kernel.params:
         if param.kind is ParamKind.POINTER:
             tensor = held[param.operand]
+            tensor = tensor[param.value // tensor.element_size() :]
             arguments[param.name] = tensor.view(views[param.type]) if param.type in views else tensor
         elif param.kind is ParamKind.SCALAR:
             arguments[param.name] = held[param.operand].reshape(-1)[0].item()
@@ -70,7 +71,7 @@ def _run_kernel(kernel: Kernel, held: Sequence[Any], scratch: Any) -> None:
         else:
             arguments[param.name] = param.value
     module = load_source(kernel.source)
-    _stand_in(module)
+    stand_in(module)
     with np.errstate(all="ignore"):
         getattr(module, kernel.function)[(kernel.grid,)](**arguments)
 
@@ -117,7 +118,8 @@ def _mend_splat() -> None:
     interpreter.InterpreterBuilder.create_splat = create_splat
 
 
-def _stand_in(module: ModuleType) -> None:
+def stand_in(module: ModuleType) -> None:
+    """NumPy in place of libdevice in a module of generated or kernel source."""
     _mend_splat()
     names = ("exp", "log", "log1p", "sin", "cos", "tan", "tanh", "rint", "fmod")
     functions: dict[str, Any] = {name: getattr(np, name) for name in names}

@@ -1,0 +1,73 @@
+"""Device functions that expressions of values and main loops call (`codegen.triton_expr` writes the calls)."""
+
+import triton  # import here: kernel files are read as text, or run alone
+import triton.language as tl  # import here: as above
+from triton.language.extra import libdevice  # import here: as above
+
+
+@triton.jit
+def saturate_float(
+    x, WORK: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, LOW_F: tl.constexpr, HIGH_F: tl.constexpr
+):
+    """Round to the nearest integer, ties to even; clip to the type; NaN gives 0."""
+    r = libdevice.rint(x)
+    n = tl.where((r > LOW_F) & (r < HIGH_F), r, 0.0).to(WORK)
+    n = tl.where(r <= LOW_F, tl.full((), LOW, WORK), n)
+    return tl.where(r >= HIGH_F, tl.full((), HIGH, WORK), n)
+
+
+@triton.jit
+def clip(x, LIMIT: tl.constexpr):
+    """Saturate to the largest finite value of a type; NaN stays."""
+    return tl.where(x > LIMIT, LIMIT, tl.where(x < -LIMIT, -LIMIT, x))
+
+
+@triton.jit
+def multiply(a, b):
+    return a * b
+
+
+@triton.jit
+def fold_max(x, axis: tl.constexpr):
+    """Largest element along an axis (None: of all), kept as an axis; NaN if there is one."""
+    y = tl.max(x, axis, keep_dims=True)
+    return tl.where(tl.max((x != x).to(tl.int32), axis, keep_dims=True) > 0, float("nan"), y)
+
+
+@triton.jit
+def fold_min(x, axis: tl.constexpr):
+    """Smallest element along an axis (None: of all), kept as an axis; NaN if there is one."""
+    y = tl.min(x, axis, keep_dims=True)
+    return tl.where(tl.max((x != x).to(tl.int32), axis, keep_dims=True) > 0, float("nan"), y)
+
+
+@triton.jit
+def order_bits(x):
+    """Integers that order as floats do; NaN above all."""
+    b = tl.where(x != x, float("nan"), x).to(tl.int32, bitcast=True)
+    b = tl.where(b < 0, b ^ 0x7FFFFFFF, b)
+    return tl.where(x != x, 0x7FFFFFFF, b)
+
+
+@triton.jit
+def float_of_order(b):
+    """The float that `order_bits` made; the two extreme integers stand for NaN."""
+    x = tl.where(b < 0, b ^ 0x7FFFFFFF, b).to(tl.float32, bitcast=True)
+    return tl.where((b == 0x7FFFFFFF) | (b == -2147483648), float("nan"), x)
+
+
+@triton.jit
+def columns_part(x, PART: tl.constexpr, PARTS: tl.constexpr):
+    """One of 1 or 2 equal parts of a tile's columns."""
+    if PARTS == 1:
+        part = x
+    else:
+        part = columns_half(x, PART)
+    return part
+
+
+@triton.jit
+def columns_half(x, HALF: tl.constexpr):
+    """The left (0) or the right (1) half of a tile's columns."""
+    left, right = tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
+    return left if HALF == 0 else right

@@ -1,0 +1,61 @@
+"""Each file of `engines/triton/kernels`, run alone with its own holes; `test_triton_interpreter.py` starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tests.kernels.triton_interpret as interpret
+from fuseplan.engines.triton.kernels import finish, gemm, helpers, pointwise, rows
+
+torch: Any = pytest.importorskip("torch", reason="torch is not installed")
+# of the interpreter itself, where a loop's bound is a one-element array
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
+RNG = np.random.default_rng(3)
+
+
+@pytest.fixture(autouse=True)
+def without_libdevice() -> Iterator[None]:
+    interpret.stand_in(helpers)
+    with np.errstate(invalid="ignore"):  # of rows that are masked
+        yield
+
+
+def normal(*shape: int) -> Any:
+    return torch.from_numpy(RNG.standard_normal(shape, dtype=np.float32))
+
+
+@pytest.mark.parametrize("index_bits", [32, 64])
+@pytest.mark.parametrize("count", [1, 100, 128])
+def test_pointwise_alone_is_relu(count: int, index_bits: int) -> None:
+    x, y = normal(count), torch.full((count,), float("nan"))
+    pointwise.pointwise[(-(-count // 32),)](x, y, count, BLOCK=32, MERGED=0, INDEX_BITS=index_bits)
+    np.testing.assert_array_equal(y.numpy(), np.maximum(x.numpy(), 0))
+
+
+@pytest.mark.parametrize(("rows_", "columns"), [(5, 100), (4, 64), (1, 1)])
+def test_rows_alone_divide_by_their_sum(rows_: int, columns: int) -> None:
+    x, y = normal(rows_, columns).abs(), torch.full((rows_, columns), float("nan"))
+    rows.rows[(-(-rows_ // 2),)](x, y, rows_, columns, ROWS=2, BLOCK=32, INDEX_BITS=32)
+    want = x.numpy().astype(np.float64)
+    np.testing.assert_allclose(y.numpy(), want / want.sum(1, keepdims=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize("split", [1, 2])
+@pytest.mark.parametrize(("m", "n", "k"), [(40, 70, 33), (32, 64, 32), (1, 5, 1)])
+def test_gemm_alone_is_a_product(m: int, n: int, k: int, split: int) -> None:
+    a, b, y = normal(m, k), normal(k, n), torch.full((m, n), float("nan"))
+    tiles = -(-m // 16) * -(-n // 32)
+    blocks = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 16, "GROUP_M": 2, "SPLIT_N": split, "INDEX_BITS": 32}
+    gemm.gemm[(tiles,)](a, b, y, m, n, k, **blocks)
+    want = a.numpy().astype(np.float64) @ b.numpy().astype(np.float64)
+    np.testing.assert_allclose(y.numpy(), want, rtol=1e-4, atol=1e-5)
+
+
+def test_finish_alone_is_a_square_root() -> None:
+    x, y = torch.full((1,), 2.25), torch.zeros(1)
+    finish.finish[(1,)](x, y, INDEX_BITS=32)
+    assert y.item() == 1.5
