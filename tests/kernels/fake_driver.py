@@ -65,6 +65,7 @@ Attribute attributes[4];
 int cuTensorMapEncodeTiled(void *out, int type, unsigned rank, void *at, const uint64_t *dims, const uint64_t *strides,
                            const unsigned *box, const unsigned *steps, int a, int b, int c, int fill) {
   Map m = {(uint64_t)at, {0}, {0}, {0}, {0}, rank, type, a, b, c, fill};
+  if (now < 1000 || now > 1001) return 201; /* no context of a device */
   if (fail_encode || (uint64_t)out % 64 || rank > 3) return 1;
   memcpy(m.dims, dims, 8 * rank); memcpy(m.strides, strides, 8 * (rank - 1));
   memcpy(m.box, box, 4 * rank); memcpy(m.steps, steps, 4 * rank);

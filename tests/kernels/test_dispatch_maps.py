@@ -82,6 +82,13 @@ def test_bound_calls_keep_their_maps_and_read_scalars_again(fake: Fake) -> None:
     assert d.num_encodes == fake.get("num_encodes") == 2
 
 
+def test_map_is_encoded_with_the_context_of_the_device_and_the_former_one_comes_back(fake: Fake) -> None:
+    fake.context = 555
+    d = dispatcher_of(program())
+    d.bind(pack(), 0x40000, 0)
+    assert d.num_encodes == 1 and fake.context == 555
+
+
 TWO = replace(MAP, dims=(16, 8, 2), box=(16, 4, 2), second=(1, 16), swap_offset=140)
 
 

@@ -126,6 +126,8 @@ INTERNAL uint64_t quick_workspace(const Dispatcher *d, PyObject *object);
 
 /* launch.c */
 INTERNAL int patch_frame(Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, int only_scalars);
+INTERNAL int enter_context(const Dispatcher *d, void **former);
+INTERNAL void leave_context(const Dispatcher *d, void *former);
 INTERNAL int run_program(const Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, void *stream);
 
 /* maps.c */

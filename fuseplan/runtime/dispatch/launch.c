@@ -126,18 +126,27 @@ static int run_steps(const Dispatcher *d, char *frame, const uint64_t *address, 
   return 0;
 }
 
-/* Run with the device's primary context current, and put the thread's own one back. */
+/* Make the device's primary context current; `former` is the thread's own one. */
+int enter_context(const Dispatcher *d, void **former) {
+  *former = NULL;
+  int code = d->driver.get_context(former);
+  if (code == 0 && *former != d->driver.context) code = d->driver.set_context(d->driver.context);
+  if (code == 0) return 0;
+  PyObject *result = PyObject_CallFunction(d->fail, "isO", code, "making the device current", Py_None);
+  Py_XDECREF(result);
+  return -1;
+}
+
+void leave_context(const Dispatcher *d, void *former) {
+  if (former && former != d->driver.context) d->driver.set_context(former);
+}
+
+/* Run with the device's context current where a step needs it. */
 int run_program(const Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, void *stream) {
   if (!d->uses_driver) return run_steps(d, frame, address, workspace, stream);
-  void *former = NULL;
-  int code = d->driver.get_context(&former);
-  if (code == 0 && former != d->driver.context) code = d->driver.set_context(d->driver.context);
-  if (code != 0) {
-    PyObject *result = PyObject_CallFunction(d->fail, "isO", code, "making the device current", Py_None);
-    Py_XDECREF(result);
-    return -1;
-  }
+  void *former;
+  if (enter_context(d, &former)) return -1;
   int failed = run_steps(d, frame, address, workspace, stream);
-  if (former && former != d->driver.context) d->driver.set_context(former);
+  leave_context(d, former);
   return failed;
 }

@@ -20,9 +20,12 @@ static int encode_map(const Dispatcher *d, const TensorMap *map, char *target, u
     strides[map->rank - 2] = distance;
     if (other < address) address = other;
   }
+  void *former; /* the driver encodes for a device: a new thread has none */
+  if (enter_context(d, &former)) return -1;
   int code = d->driver.encode(target, map->numbers[0], (unsigned)map->rank, (void *)(uintptr_t)address, map->dims,
                               strides, map->box, map->steps, map->numbers[1], map->numbers[2], map->numbers[3],
                               map->numbers[4]);
+  leave_context(d, former);
   return code ? raise_map(d, map, code, 0) : 0;
 }
 

@@ -99,7 +99,8 @@ class Dispatcher:
                 other = _address(*form.second, call)
             last = self._encoded[number]
             if last is None or last[:2] != (address, other):
-                last = self._encoded[number] = (address, other, encode(form, address, other))
+                with cuda.current(self.binder.program.device_index):  # a new thread has none
+                    last = self._encoded[number] = (address, other, encode(form, address, other))
                 self.num_encodes += 1
             made.append((last[2], int(other < address)))
         return made
