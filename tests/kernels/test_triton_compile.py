@@ -45,6 +45,8 @@ REGIONS: dict[str, Callable[[], Region]] = {
     "layer-norm": lambda: made.add_layer_norm_gelu(512, 4096, HALF),
     "matmul-bias-gelu": lambda: made.matmul_bias_gelu(1, 4096, 4096, 1024, HALF),
     "matmul-gelu-amax": lambda: made.matmul_gelu_amax(16, 512, 1024, 512, BFLOAT16),
+    "gated": lambda: made.gated(4096, 4096, 1024, BFLOAT16),
+    "scaled-matmul": lambda: made.scaled_matmul(4096, 4096, 1024, HALF),
     "matmul-bias-gradient": bias_gradient,
 }
 QUICK = {(name, 90) for name in REGIONS}
@@ -142,7 +144,9 @@ def test_kernel_file_compiles_alone(name: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["matmul-bias-gelu", "matmul-gelu-amax", "softmax", "layer-norm"])
+@pytest.mark.parametrize(
+    "name", ["matmul-bias-gelu", "matmul-gelu-amax", "gated", "scaled-matmul", "softmax", "layer-norm"]
+)
 def test_every_listed_config_compiles_and_fits(name: str) -> None:
     region, device = REGIONS[name](), made.device(90)
     for config in TritonEngine().knobs(region, device).configs():

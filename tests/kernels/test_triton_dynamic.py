@@ -17,11 +17,10 @@ from fuseplan.engines.triton import compile as aot
 from fuseplan.engines.triton.compile import Compilation
 from fuseplan.engines.triton.engine import ENGINE, TritonEngine
 from fuseplan.engines.triton.kernel import Kernel, ParamKind
-from fuseplan.ops.judge import judge
 from fuseplan.runtime.device import cuda_devices
-from fuseplan.testing.run import HostBuffer, random_inputs
 from tests.kernels import dynamic_graphs as made
 from tests.kernels import triton_cases
+from tests.kernels.gpu_run import run_and_judge
 from tests.kernels.interpreter_run import run_interpreted
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -145,7 +144,7 @@ def test_interpreted_kernels_are_right_at_several_extents() -> None:
 @pytest.mark.skipif(not cuda_devices(), reason="no CUDA device")
 @pytest.mark.parametrize("name", CASES)
 def test_one_kernel_is_right_at_all_extents_on_a_gpu(compiled: list[Compilation], name: str) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+    pytest.importorskip("torch", reason="torch is not installed")
     make, shapes, num_kernels = CASES[name]
     handle, token = cudnn.create_handle(), made.DEVICE.set("cuda")
     try:
@@ -153,17 +152,7 @@ def test_one_kernel_is_right_at_all_extents_on_a_gpu(compiled: list[Compilation]
             g = make(shape)
             g.build([cudnn.heur_mode.A])
             assert g.need_built().name.startswith("triton")
-            inputs = random_inputs(g.graph, seed=1)
-            outputs = {uid: HostBuffer(g.graph.tensors[uid]) for uid in g.graph.output_uids}
-            on_gpu = {u: torch.from_numpy(b.inner.copy()).cuda() for u, b in (*inputs.items(), *outputs.items())}
-            workspace = torch.empty(max(1, g.get_workspace_size()), dtype=torch.uint8, device="cuda")
-            for _ in range(2):
-                g.execute({u: t.data_ptr() for u, t in on_gpu.items()}, workspace, handle)
-            torch.cuda.synchronize()
-            for uid, b in outputs.items():
-                b.inner[:] = on_gpu[uid].cpu().numpy()
-            arrays = {uid: b.view.copy() for uid, b in inputs.items()}
-            verdict = judge(g.graph, arrays, {uid: b.view for uid, b in outputs.items()})
+            verdict = run_and_judge(g, handle)
             assert verdict.is_right, (shape, verdict.message)
     finally:
         made.DEVICE.reset(token)

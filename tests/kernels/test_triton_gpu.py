@@ -9,15 +9,19 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import fuseplan as cudnn
 from fuseplan.dtypes import BFLOAT16, FLOAT, FP8_E4M3, FP8_E5M2, HALF, DType
 from fuseplan.engines.base import Config, Executable
-from fuseplan.engines.triton.engine import TritonEngine
+from fuseplan.engines.triton.engine import ENGINE, TritonEngine
 from fuseplan.ir.graph import span_elements
 from fuseplan.ir.region import Region, Role
+from fuseplan.plan.assign import Assigner
 from fuseplan.runtime.device import cuda_devices
 from fuseplan.runtime.dispatch import make_dispatcher
 from fuseplan.runtime.launch import Program, Slot
+from tests.kernels import dynamic_graphs as graphs
 from tests.kernels import triton_cases as made
+from tests.kernels.gpu_run import run_and_judge
 
 pytest.importorskip("triton", reason="triton is not installed")
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")
@@ -87,6 +91,10 @@ REGIONS: dict[str, Callable[[], Region]] = {
     "matmul-transposed": transposed_matmul,
     "matmul-amax": lambda: made.matmul_gelu_amax(16, 512, 1024, 512, BFLOAT16),
     "matmul-eight-bit": eight_bit_matmul,
+    "gated": lambda: made.gated(512, 1024, 256, BFLOAT16),
+    "gated-odd": lambda: made.gated(130, 257, 65, HALF),
+    "scaled-matmul": lambda: made.scaled_matmul(512, 1024, 256, HALF),
+    "scaled-matmul-odd": lambda: made.scaled_matmul(130, 257, 65, BFLOAT16),
     "bias-gradient": bias_gradient,
     "closing-average": lambda: closing("add"),
     "closing-max": lambda: closing("max"),
@@ -164,6 +172,26 @@ def test_every_config_matches_float64(name: str) -> None:
     region = REGIONS[name]()
     for config in TritonEngine().knobs(region, cuda_devices()[0]).configs():
         run_checked(region, config)
+
+
+@pytest.mark.parametrize("dtype", [cudnn.data_type.BFLOAT16, cudnn.data_type.HALF])
+@pytest.mark.parametrize("shape", [(512, 1024, 256), (130, 257, 65), (1, 7, 1), (16, 4096, 1024)])
+@pytest.mark.parametrize("make", [graphs.gated, graphs.scaled_matmul])
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_fused_matmuls_are_one_kernel_and_right(
+    make: Callable[..., Any], shape: graphs.Shape, dtype: Any, is_dynamic: bool
+) -> None:
+    handle, token = cudnn.create_handle(), graphs.DEVICE.set("cuda")
+    try:
+        g = make(shape, dtype, is_dynamic_shape_enabled=is_dynamic)
+        g.build([cudnn.heur_mode.A])
+        assert g.need_built().name.startswith("triton")
+        verdict = run_and_judge(g, handle)
+        assert verdict.is_right, verdict.message
+        assert len(Assigner(g.graph, cuda_devices()[0]).assign(ENGINE)) == 1
+    finally:
+        graphs.DEVICE.reset(token)
+        cudnn.destroy_handle(handle)
 
 
 @pytest.mark.parametrize("name", ["pointwise-chain", "softmax", "matmul-odd", "matmul-even", "closing-max"])

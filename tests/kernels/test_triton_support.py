@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from fuseplan.engines.triton.engine import ENGINE
 from fuseplan.engines.triton.forms.gemm import GemmSchedule, gemm_shared_bytes
 from fuseplan.engines.triton.knobs import complete_knobs
 from fuseplan.errors import ArgumentError, cudnnGraphNotSupportedError
-from fuseplan.ir.region import Cost, Region, Value
+from fuseplan.ir.region import Cost, Region, Role, Value
 from fuseplan.runtime.device import Device
 from tests.kernels import triton_cases as made
 
@@ -72,6 +73,40 @@ def partial_max() -> Region:
     return d.region()
 
 
+def of_operand(**changes: Any) -> Region:
+    """x - 1 with an input that is something else than a plain one."""
+    d = made.Draft(2)
+    if "rows" in changes:
+        d.load((8, 1), INT32)
+    d.store(d.op("sub", d.load((8, 8), FLOAT, **changes), d.const(1.0)))
+    return d.region()
+
+
+def in_place(*, in_front: bool) -> Region:
+    """An operand that is written, and read at other elements than those: in front of a matmul, or by a whole row."""
+    d = made.Draft(2)
+    state = d.load((8, 8) if in_front else (8, 1), FLOAT, role=Role.INOUT)
+    if in_front:
+        d.store_in_place(d.op("matmul", state, d.load((8, 8), FLOAT)), state)
+    else:
+        d.store_in_place(d.op("neg", state), state)
+        d.store(d.op("add", state, d.load((8, 8), FLOAT)))
+    return d.region()
+
+
+def written_through_another_view() -> Region:
+    d = made.Draft(2)
+    d.store_in_place(d.op("neg", state := d.load((8, 8), FLOAT, role=Role.INOUT)), state)
+    d.store(d.op("neg", d.load((8, 8), FLOAT, (1, 8), uid=0)))
+    return d.region()
+
+
+def joined_stores() -> Region:
+    region = of_operand()
+    joined = dataclasses.replace(region.operands[1], init=0.0, combine="add")
+    return dataclasses.replace(region, operands=(region.operands[0], joined))
+
+
 def of_op(op: str) -> Region:
     d = made.Draft(4)
     x, w = d.load((1, 8, 8, 8), HALF), d.load((1, 8, 8, 8), HALF)
@@ -107,6 +142,12 @@ def with_triton(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: of_op("conv_fprop"), "'conv_fprop' has no kernel form"),
         (lambda: of_op("sdpa"), "'sdpa' has no kernel form"),
         (of_type, "type FP8_E8M0"),
+        (lambda: of_operand(rows=(0, 1)), "packed sequences"),
+        (lambda: of_operand(role=Role.SCRATCH), "scratch"),
+        (joined_stores, "has a starting value or joins stores"),
+        (lambda: in_place(in_front=True), "written in place, and read at other elements"),
+        (lambda: in_place(in_front=False), "written in place, and read at other elements"),
+        (written_through_another_view, "writes through another view"),
     ],
 )
 def test_refusal_has_its_reason(make: Callable[[], Region], reason: str) -> None:
@@ -115,6 +156,28 @@ def test_refusal_has_its_reason(make: Callable[[], Region], reason: str) -> None
     assert not answer.is_supported and reason in answer.reason
     with pytest.raises(cudnnGraphNotSupportedError, match="the triton engine cannot build"):
         ENGINE.build(region, made.device(), ())
+
+
+@pytest.mark.usefixtures("with_triton")
+@pytest.mark.parametrize(
+    ("make", "at"),
+    [
+        (normalised_operand, 1),
+        (chained_matmuls, 5),
+        (unequal_matmuls, 5),
+        (reused_sum, 4),
+        (partial_max, 3),
+        (mixed_reductions, 2),
+        (lambda: matmul(DOUBLE, DOUBLE), 2),
+        (of_type, 1),
+        (lambda: in_place(in_front=True), 2),
+    ],
+)
+def test_refusal_names_the_value_at_fault(make: Callable[[], Region], at: int) -> None:
+    """A value that is computed, so that a cut can be made in front of it."""
+    region = make()
+    answer = ENGINE.supports(region, made.device())
+    assert answer.at == at and region.values[at].op != "load"
 
 
 @pytest.mark.usefixtures("with_triton")

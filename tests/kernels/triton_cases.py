@@ -257,6 +257,25 @@ def matmul_bias_gelu(batch: int, m: int, n: int, k: int, dtype: DType) -> Region
     return d.region()
 
 
+def gated(m: int, n: int, k: int, dtype: DType) -> Region:
+    """swish(x gate) * (x up): two matmuls that share their left operand."""
+    d = Draft(2)
+    x = d.load((m, k), dtype)
+    gate, up = (d.op("matmul", x, d.load((k, n), dtype)) for _ in range(2))
+    opened = d.op("div", gate, d.op("add", d.op("exp", d.op("neg", gate)), d.const(1.0)))
+    d.store(d.op("mul", opened, up, dtype=dtype))
+    return d.region()
+
+
+def scaled_matmul(m: int, n: int, k: int, dtype: DType) -> Region:
+    """relu(relu(x * scale) w + bias): pointwise work in front of a matmul and behind it."""
+    d = Draft(2)
+    scaled = d.op("mul", d.load((m, k), dtype), d.load((1, k), dtype), dtype=dtype)
+    product = d.op("matmul", d.op("max", scaled, d.const(0.0), dtype=dtype), d.load((k, n), dtype))
+    d.store(d.op("max", d.op("add", product, d.load((1, n), dtype)), d.const(0.0), dtype=dtype))
+    return d.region()
+
+
 def matmul_gelu_amax(batch: int, m: int, n: int, k: int, dtype: DType) -> Region:
     """gelu(scale * a b + bias) and its largest absolute value."""
     d = Draft(3)

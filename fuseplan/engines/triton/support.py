@@ -41,7 +41,8 @@ def region_support(region: Region, device: Device) -> Support:
     rank = len(region.domain)
     if (16 + 8 * rank) * len(region.operands) > _PARAMETER_BYTES:
         return no(f"{len(region.operands)} operands of rank {rank} exceed the parameter space of a kernel")
-    for value, number in (*region.loads, *region.stores):
+    read = [((*region.users[value], value)[0], number) for value, number in region.loads]  # a cut is made at a reader
+    for value, number in (*read, *region.stores):
         if reason := _operand_gap(region, number) or _hazard(region, number):
             return no(f"operand {number} {reason}", at=value)
     for index, made in enumerate(region.values):
