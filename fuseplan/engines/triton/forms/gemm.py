@@ -187,9 +187,9 @@ def dot_type(region: Region, anchor: int) -> DType:
     if value.compute in (HALF, BFLOAT16):
         return value.compute
     types = {region.values[a].dtype for a in value.args}
-    wide = types - expr.FP8_TYPES  # 8-bit floats are exact in both half types, whose sums are exact in float32
-    if len(wide) < 2 and wide <= {HALF, BFLOAT16}:
-        return wide.pop() if wide else HALF
+    halves = types - expr.FP8_TYPES  # 8-bit floats are exact in both half types, whose sums are exact in float32
+    if len(halves) < 2 and halves <= {HALF, BFLOAT16}:
+        return halves.pop() if halves else HALF
     return FLOAT
 
 
