@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fuseplan.engines.array.estimate import cuda_us, host_us
 from fuseplan.engines.base import YES, Config, Executable, FusionLimits, KnobSpace, Support, no
 from fuseplan.ir.region import Region, Role
 from fuseplan.ops.arrays import numpy_namespace, torch_namespace
@@ -53,10 +54,7 @@ class ArrayEngine:
         return Executable((launch,))
 
     def estimate_us(self, region: Region, device: Device, config: Config) -> float:
-        cost = region.cost
-        moved = (cost.read_bytes + cost.write_bytes) * 3
-        launch = 15.0 * len(region.graph.nodes)
-        return launch + cost.flops / (device.peak_gflops * 1e3) * 4 + moved / (device.memory_gbps * 1e3)
+        return cuda_us(region, device) if device.kind == "cuda" else host_us(region, device)
 
     def notes(self, region: Region, device: Device, config: Config) -> frozenset[str]:
         return frozenset()
