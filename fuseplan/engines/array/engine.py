@@ -5,18 +5,18 @@ It takes any graph, slowly. It allocates, so it is exempt from the hot-path prom
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from fuseplan.engines.array.estimate import cuda_us, host_us
 from fuseplan.engines.base import YES, Config, Executable, FusionLimits, KnobSpace, Support, no
 from fuseplan.ir.region import Region, Role
 from fuseplan.ops.arrays import numpy_namespace, torch_namespace
 from fuseplan.ops.evaluate import evaluate
 from fuseplan.ops.memory import store_all, view_cuda, view_host
+from fuseplan.ops.reference_time import cuda_us, host_us
 from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import Launch, LaunchKind, Patch, PatchKind
 
@@ -50,7 +50,7 @@ class ArrayEngine:
     def build(self, region: Region, device: Device, config: Config, *, aligned: bool = True) -> Executable:
         run = _run_on_cuda if device.kind == "cuda" else _run_on_host
         patches = tuple(Patch(PatchKind.POINTER, 0, slot=i) for i in range(len(region.operands)))
-        launch = Launch(LaunchKind.PYTHON, patches=patches, call=_bind(run, region, device), label="array")
+        launch = Launch(LaunchKind.PYTHON, patches=patches, call=partial(run, region, device), label="array")
         return Executable((launch,))
 
     def estimate_us(self, region: Region, device: Device, config: Config) -> float:
@@ -60,14 +60,7 @@ class ArrayEngine:
         return frozenset()
 
 
-def _bind(run: Callable[..., None], region: Region, device: Device) -> Callable[[tuple[int, ...], int, int], None]:
-    def call(addresses: tuple[int, ...], stream: int, workspace: int) -> None:
-        run(region, device, addresses, stream)
-
-    return call
-
-
-def _run_on_host(region: Region, device: Device, addresses: tuple[int, ...], stream: int) -> None:
+def _run_on_host(region: Region, device: Device, addresses: tuple[int, ...], stream: int, workspace: int) -> None:
     inputs: dict[int, Any] = {}
     outputs: dict[int, Any] = {}
     for operand, address in zip(region.operands, addresses, strict=True):
@@ -78,7 +71,7 @@ def _run_on_host(region: Region, device: Device, addresses: tuple[int, ...], str
         store_all(outputs, evaluate(region.graph, inputs, numpy_namespace()))
 
 
-def _run_on_cuda(region: Region, device: Device, addresses: tuple[int, ...], stream: int) -> None:
+def _run_on_cuda(region: Region, device: Device, addresses: tuple[int, ...], stream: int, workspace: int) -> None:
     import torch
 
     where = torch.device("cuda", device.index)

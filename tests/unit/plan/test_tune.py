@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -153,11 +154,24 @@ class RepeatingEngine(CpuCEngine):
 
 
 @pytest.fixture
-def repeating(monkeypatch: pytest.MonkeyPatch) -> None:
+def repeating(monkeypatch: pytest.MonkeyPatch) -> Callable[[BuiltPlan], Runner]:
+    """The repeating engine beside the general one; makes runners whose time is the number of launches."""
     engine = RepeatingEngine()
     general = registry.engine_named(registry.GENERAL)
     for module in ("planner", "assign", "rank"):
         monkeypatch.setattr(f"fuseplan.plan.{module}.engines_for", lambda kind: (engine, general))
+    counts: list[int] = []
+
+    def make(plan: BuiltPlan) -> Runner:
+        counts.append(len(plan.program.launches))
+        return make_runner(plan)
+
+    def time_us(call: Callable[[], None], synchronise: Callable[[], None]) -> float:
+        call()
+        return float(counts[-1])
+
+    monkeypatch.setattr("fuseplan.plan.tune.time_us", time_us)
+    return make
 
 
 def two_regions() -> tuple[PlanList, dict[int, Any], HostBuffer]:
@@ -173,11 +187,10 @@ def two_regions() -> tuple[PlanList, dict[int, Any], HostBuffer]:
     return plans, {**pack, uid: out.view}, out
 
 
-@pytest.mark.usefixtures("repeating")
-def test_tuning_lists_a_faster_plan_that_only_the_search_finds() -> None:
+def test_tuning_lists_a_faster_plan_that_only_the_search_finds(repeating: Callable[[BuiltPlan], Runner]) -> None:
     plans, pack, out = two_regions()
     listed = [e.name for e in plans.entries]
-    report = autotune(plans, make_runner, pack, None, 0)
+    report = autotune(plans, repeating, pack, None, 0)
     assert report.is_complete and report.best is not None
     assert {r.name for r in report.rows} > set(listed) and all(r.outcome == "right" for r in report.rows)
     best = plans.entries[report.best]
@@ -189,10 +202,9 @@ def test_tuning_lists_a_faster_plan_that_only_the_search_finds() -> None:
     np.testing.assert_allclose(out.view, 1 / (1 + np.exp(-np.tanh(x))), rtol=1e-6)
 
 
-@pytest.mark.usefixtures("repeating")
-def test_plan_that_a_filter_bars_is_neither_timed_nor_kept_by_the_search() -> None:
+def test_plan_that_a_filter_bars_is_not_kept_by_the_search(repeating: Callable[[BuiltPlan], Runner]) -> None:
     plans, pack, _ = two_regions()
-    report = autotune(plans, make_runner, pack, None, 0, bar=lambda e: "too few" if e.name.count("=1") == 2 else "")
+    report = autotune(plans, repeating, pack, None, 0, bar=lambda e: "too few" if e.name.count("=1") == 2 else "")
     assert report.best is not None and plans.entries[report.best].name.count("=1") < 2
     assert [r.us for r in report.rows if r.outcome == "barred: too few"] == [None]
     assert "repeating[TIMES=1, TIMES@1=1]" in str(report)
