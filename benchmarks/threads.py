@@ -3,7 +3,7 @@
     python -m benchmarks.threads [--out FILE.json] [--before COMMIT]
 
 Each table is a process of its own. With `--before` the small calls are timed in a checkout of that commit too, in turn
-with this one. The machine may be in use: see `benchmarks.quiet` for what counts.
+with this one. The machine may be in use: see `benchmarks.quiet` for what counts. `load` is the load average at the end.
 """
 
 from __future__ import annotations
@@ -122,17 +122,17 @@ def large_table() -> list[dict[str, Any]]:
         one, x, y = chain(LARGE, 1, costly=costly)
         peers = {"1 thread": timed(one), f"{most} threads": timed(chain(LARGE, most, costly=costly)[0])}
         peers |= {f"copy, {n} threads": timed(copy_of(x, y, n)) for n in (1, most)}
-        timing = compare(peers)
+        timing = compare(peers, limit_s=15)
         rows += rows_of(work, timing, "1 thread", threads_of_process=num_threads_here())
     return rows
 
 
 def torch_table() -> list[dict[str, Any]]:
-    """A call of a millisecond or two, quiet and right after a parallel operation of PyTorch."""
+    """Calls of half a millisecond and more, quiet and right after a parallel operation of PyTorch."""
     import torch
 
     rows, a = [], torch.rand(512, 512)
-    for n in (1 << 18, 1 << 20, 1 << 22):
+    for n in (1 << 16, 1 << 18, 1 << 20):
         call = chain(n, team.number(), costly=True)[0]
         alone = chain(n, 1, costly=True)[0]
 
@@ -144,7 +144,8 @@ def torch_table() -> list[dict[str, Any]]:
             torch.mm(a, a)
             return timed(call)()
 
-        timing = compare({"quiet": after_own, "after torch.mm": after_torch, "1 thread": timed(alone)})
+        peers = {"quiet": after_own, "after torch.mm": after_torch, "1 thread": timed(alone)}
+        timing = compare(peers, limit_s=15)
         more = {"torch_threads": torch.get_num_threads(), "threads_of_process": num_threads_here()}
         rows += rows_of(f"x*b+b, swish, {n >> 10}k floats", timing, "quiet", **more)
     return rows
@@ -212,7 +213,7 @@ def main() -> None:
         "device": f"{cpu_device().name}, {cpu_device().arch}, {cpu_device().sm_count} cores",
         "python": platform.python_version(), "numpy": np.__version__, "fuseplan": cudnn.__version__,
         "command": " ".join(["python -m benchmarks.threads", *sys.argv[1:]]), "date": datetime.date.today().isoformat(),
-        "took_s": round(time.monotonic() - start),
+        "load": os.getloadavg()[0], "took_s": round(time.monotonic() - start),
     }  # fmt: skip
     if args.out:
         args.out.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
