@@ -13,6 +13,7 @@ import pytest
 from fuseplan import settings
 from fuseplan.errors import ArgumentError, DeviceError
 from fuseplan.runtime import team
+from fuseplan.runtime.dispatch.layout import QUICK_US
 from fuseplan.runtime.launch import Tasks
 from tests.kernels.dispatch_harness import dispatcher_of
 from tests.kernels.team_harness import TeamCase, pool_threads
@@ -136,3 +137,27 @@ def test_without_a_compiled_team_the_caller_does_all(monkeypatch: pytest.MonkeyP
     case.run()
     case.check()
     assert case.size() == 1 and not np.any(case.threads())
+
+
+def test_lock_of_the_interpreter_is_kept_for_quick_launches_only(kind: str) -> None:
+    """A thread that only counts gets on during a long launch, and its launches are right in any mix with quick ones."""
+    case, quick = TeamCase(rounds=20_000, num_threads=1), TeamCase(rounds=1, num_threads=1, work_us=1.0)
+    (slow,), (fast,) = case.program.launches, quick.program.launches
+    assert 0 < fast.tasks.work_us < QUICK_US <= slow.tasks.work_us
+    mixed = dispatcher_of(replace(case.program, launches=(fast, slow, fast, fast, slow)))
+    counted, stop = [0], threading.Event()
+
+    def count() -> None:
+        while not stop.is_set():
+            counted[0] += 1
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    before = counted[0]
+    case.y[:], case.who[:] = 0, 0
+    mixed.execute({0: case.x, 1: case.y, 2: case.who, 3: case.sums}, case.work, 0)
+    after = counted[0]
+    stop.set()
+    counter.join()
+    assert after > before
+    case.check()

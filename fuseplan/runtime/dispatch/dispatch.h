@@ -71,7 +71,7 @@ typedef struct {
   size_t memset_words;
   PyObject *call, *label; /* borrowed; of a library, `call` is the text of a status */
   long long num_tasks, scratch_at, thread_bytes; /* of a host function */
-  int num_threads;
+  int num_threads, is_quick;
 } Step;
 
 typedef struct { /* CUlaunchConfig */

@@ -70,7 +70,8 @@ static int run_host(const Dispatcher *d, const Step *step, char *frame, const ui
                                        step->num_threads, d->follows_torch};
       return d->run_team(&launch);
     }
-    struct fp_counters counters = {0};
+    struct fp_counters counters;
+    counters.drawn = counters.finished = 0;
     const struct fp_task task = {step->num_tasks, 0, 1, scratch, &counters};
     return kernel(frame + step->block, &task);
   }
@@ -109,12 +110,13 @@ static int run_driver(const Dispatcher *d, const Step *step, char *frame, const 
 static int run_steps(const Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, void *stream) {
   const Step *step = d->steps, *end = d->steps + d->num_steps;
   while (step < end) {
-    if (is_host(d, step)) { /* a run of host functions: other threads may go on meanwhile */
+    if (is_host(d, step)) { /* a run of host functions: other threads may go on meanwhile, if it is worth it */
       int status = 0;
-      Py_BEGIN_ALLOW_THREADS
-      for (; step < end && is_host(d, step); ++step)
+      const int is_quick = step->is_quick;
+      PyThreadState *state = is_quick ? NULL : PyEval_SaveThread();
+      for (; step < end && is_host(d, step) && step->is_quick == is_quick; ++step)
         if ((status = run_host(d, step, frame, address, workspace, stream))) break;
-      Py_END_ALLOW_THREADS
+      if (state) PyEval_RestoreThread(state);
       if (status) return raise_status(d->fail_host, status, step);
       continue;
     }

@@ -22,6 +22,7 @@ from fuseplan.runtime.launch import (
 
 _ALIGN = 64  # of each block: tensor maps ask for it
 _LONGEST_US = 1e15  # of a launch
+QUICK_US = 5.0  # a launch with less work would spend a good part of its time on giving the lock away
 THREAD_ALIGN = 64  # of each thread's memory, wherever the workspace begins
 
 
@@ -37,7 +38,8 @@ class Step(NamedTuple):
         config: grid, block and shared bytes of a kernel
         memset: value and number of words
         call: function of a PYTHON launch, text of the status of a LIBRARY launch
-        team: number of tasks and of threads, where their memory begins in the workspace, bytes of each thread
+        team: number of tasks and of threads, where their memory begins in the workspace, bytes of each thread,
+            whether there is so little work that the interpreter's lock is kept
         attributes: number of each and its three values
     """
 
@@ -50,7 +52,7 @@ class Step(NamedTuple):
     config: tuple[int, int, int, int, int, int, int] = (1, 1, 1, 1, 1, 1, 0)
     memset: tuple[int, int] = (0, 0)
     call: PythonCall | StatusText | None = None
-    team: tuple[int, int, int, int] = (1, 1, 0, 0)
+    team: tuple[int, int, int, int, bool] = (1, 1, 0, 0, False)
     attributes: tuple[tuple[int, int, int, int], ...] = ()
 
 
@@ -145,13 +147,13 @@ def _attribute(attribute: Attribute, values: tuple[int, ...]) -> tuple[int, int,
     return int(attribute), first, second, third
 
 
-def _team(program: Program, tasks: Tasks) -> tuple[int, int, int, int]:
+def _team(program: Program, tasks: Tasks) -> tuple[int, int, int, int, bool]:
     """See `Step.team`."""
     threads = 1
     if tasks.count > 1:
         limit = team.number(program.num_threads)
         threads = team.size_of(limit, tasks.count, tasks.work_us, tasks.max_threads)
-    return tasks.count, threads, tasks.scratch_at, thread_stride(tasks)
+    return tasks.count, threads, tasks.scratch_at, thread_stride(tasks), 0 < tasks.work_us < QUICK_US
 
 
 def thread_stride(tasks: Tasks) -> int:

@@ -42,10 +42,11 @@ static int read_step(Dispatcher *d, Step *step, PyObject *tuple, Cursor *at) {
   PyObject *patches, *params, *attributes;
   unsigned long long function;
   unsigned *c = step->config;
-  if (!PyArg_ParseTuple(tuple, "iOnO!KO!(IIIIIII)(In)O(LiLL)O!", &step->kind, &step->label, &step->block,
+  if (!PyArg_ParseTuple(tuple, "iOnO!KO!(IIIIIII)(In)O(LiLLp)O!", &step->kind, &step->label, &step->block,
                         &PyTuple_Type, &patches, &function, &PyTuple_Type, &params, &c[0], &c[1], &c[2], &c[3], &c[4],
                         &c[5], &c[6], &step->memset_value, &step->memset_words, &step->call, &step->num_tasks,
-                        &step->num_threads, &step->scratch_at, &step->thread_bytes, &PyTuple_Type, &attributes))
+                        &step->num_threads, &step->scratch_at, &step->thread_bytes, &step->is_quick, &PyTuple_Type,
+                        &attributes))
     return -1;
   step->function = (void *)(uintptr_t)function;
   step->first_patch = at->patch;

@@ -170,7 +170,7 @@ class Dispatcher:
 
 def _run_kernel(kernel: Any, block: int, step: Step, workspace: int, *, follows_torch: bool) -> int:
     """All tasks of a host function, on the team if there is one; its status."""
-    count, num_threads, scratch_at, stride = step.team
+    count, num_threads, scratch_at, stride, _ = step.team
     start = workspace + scratch_at
     scratch = start + -start % THREAD_ALIGN if stride else None
     threads = team.library() if num_threads > 1 else None
