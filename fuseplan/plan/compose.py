@@ -120,26 +120,24 @@ def _round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _place(patch: Patch, region: Region, slot_of: dict[int, int], layout: Layout) -> Patch:
-    """A patch of a region's operand as a patch of the program."""
-    if patch.slot < 0:  # the executable's own scratch
-        return replace(patch, addend=patch.addend + layout.num_bytes) if layout.num_bytes else patch
-    slot, start = _find(region.operands[patch.slot], slot_of, layout)
+def _place(patch: Patch, region: Region, slot_of: Mapping[int, int], layout: Layout) -> Patch:
+    """A patch of an executable (of one of its operands, or of its own scratch) as a patch of the program."""
+    slot, start = _find(patch.slot, region, slot_of, layout)
     tensor_map = patch.map
     if tensor_map is not None and tensor_map.second is not None:
-        other, addend = tensor_map.second
-        other_slot, other_start = (
-            (-1, layout.num_bytes) if other < 0 else _find(region.operands[other], slot_of, layout)
-        )
-        tensor_map = replace(tensor_map, second=(other_slot, addend + other_start))
+        number, addend = tensor_map.second
+        other, begin = _find(number, region, slot_of, layout)
+        tensor_map = replace(tensor_map, second=(other, addend + begin))
     kind = PatchKind.SCRATCH if slot < 0 and patch.kind is PatchKind.POINTER else patch.kind
     return replace(patch, kind=kind, slot=slot, addend=patch.addend + start, map=tensor_map)
 
 
-def _find(operand: Operand, slot_of: Mapping[int, int], layout: Layout) -> tuple[int, int]:
-    """Slot of an operand's buffer, -1 for the workspace, and where the operand begins in it."""
-    slot = slot_of.get(operand.uid)
-    start = start_of(operand)
+def _find(number: int, region: Region, slot_of: Mapping[int, int], layout: Layout) -> tuple[int, int]:
+    """Slot of an operand's buffer, -1 for the workspace, and where the operand begins in it; number -1 is scratch."""
+    if number < 0:
+        return -1, layout.num_bytes
+    operand = region.operands[number]
+    slot, start = slot_of.get(operand.uid), start_of(operand)
     return (-1, layout.offset[operand.uid] + start) if slot is None else (slot, start)
 
 
