@@ -16,11 +16,15 @@ def run(at: Setting) -> Outcome:
     b, h, s, d = SIZES[at.size]
     scale = 1 / math.sqrt(d)
     at.say("problem", f"b{b} h{h} s{s} d{d}, causal, {at.io.name}")
-    q, k, v = (at.normal(b, h, s, d) for _ in range(3))
+    q = at.normal(b, h, s, d)
+    k = at.normal(b, h, s, d)
+    v = at.normal(b, h, s, d)
     o = at.empty(b, h, s, d)
 
     g = at.graph("causal_attention")
-    Q, K, V = (g.tensor_like(t, name=name) for t, name in ((q, "q"), (k, "k"), (v, "v")))
+    Q = g.tensor_like(q, name="q")
+    K = g.tensor_like(k, name="k")
+    V = g.tensor_like(v, name="v")
     O, _ = g.sdpa(q=Q, k=K, v=V, is_inference=True, attn_scale=scale, use_causal_mask=True)  # noqa: E741
     O.set_output(True).set_name("o")
     g.build()

@@ -18,13 +18,16 @@ def conv_relu(at: Setting, n: int = 0, **options: Any) -> tuple[Any, dict[Any, A
     n = n or default_n
     x = at.normal(n, c, size, size, channels_last=True)
     w = at.normal(k, c, 3, 3, scale=1 / math.sqrt(9 * c), channels_last=True)
-    b, y = at.normal(1, k, 1, 1), at.empty(n, k, size, size, channels_last=True)
+    b = at.normal(1, k, 1, 1)
+    y = at.empty(n, k, size, size, channels_last=True)
 
     g = at.graph("conv_bias_relu", **options)
-    X, W = g.tensor_like(x, name="x"), g.tensor_like(w, name="w")
+    X = g.tensor_like(x, name="x")
+    W = g.tensor_like(w, name="w")
     B = g.tensor_like(b, name="b")
     conv = g.conv_fprop(image=X, weight=W, padding=[1, 1], stride=[1, 1], dilation=[1, 1])
-    Y = g.relu(input=g.bias(input=conv, bias=B)).set_output(True).set_name("y")
+    Y = g.relu(input=g.bias(input=conv, bias=B))
+    Y.set_output(True).set_name("y")
     want = formulas.conv_bias_relu(at.host(x), at.host(w), at.host(b), pad=1)
     return g, {X: x, W: w, B: b, Y: y}, want
 
