@@ -1,7 +1,7 @@
 """Sizes of files, functions, classes, parameter lists and layers, with their limits.
 
 A layer has a budget of lines and fails at a tenth more. Kernels that are source files of their own (a folder
-``kernels`` of an engine) count for the layer, with no limit on a file. The package has a limit on tokens a line.
+``kernels`` of an engine) are counted beside it, without a limit. The package has a limit on tokens a line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BUDGETS = {  # table: name -> (lines when finished, folders and files of the pac
     "plan": (2500, ("plan",)),
     "api": (3550, ("api",)),
     "gemm, nn, integrations": (2500, ("gemm.py", "nn.py", "integrations")),
-    "testing, cli": (1700, ("testing", "cli")),
+    "testing, cli": (1600, ("testing", "cli")),
 }
 _BLANK = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
                     tokenize.ENCODING, tokenize.ENDMARKER})  # fmt: skip
@@ -36,7 +36,11 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass
 class Layer:
-    """What was counted of one layer; tokens and code lines of Python alone, without docstrings and comments."""
+    """What was counted of one layer; tokens and code lines of Python alone, without docstrings and comments.
+
+    Args:
+        lines: of all files but kernels
+    """
 
     lines: int = 0
     files: int = 0
@@ -60,7 +64,7 @@ class SizeReport:
 
     @property
     def total_lines(self) -> int:
-        return sum(layer.lines for layer in self.layers.values())
+        return sum(layer.lines + layer.kernel_lines for layer in self.layers.values())
 
     @property
     def tokens_per_line(self) -> float:
@@ -133,7 +137,7 @@ def _layer_of(path: Path) -> str:
 def _count(report: SizeReport, path: Path, text: str, is_kernel: bool) -> None:
     layer = report.layers.setdefault(_layer_of(path), Layer())
     size = len(text.splitlines())
-    layer.lines += size
+    layer.lines += 0 if is_kernel else size
     layer.files += 1
     layer.kernel_lines += size if is_kernel else 0
     if path.suffix == ".py":
