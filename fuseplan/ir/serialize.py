@@ -69,21 +69,7 @@ def loads(text: str) -> Graph:
 
 def canonical_key(graph: Graph) -> str:
     """Hex digest that graphs share when they differ in uids and names only."""
-    return sha256(repr(_canonical(graph, {})).encode()).hexdigest()
-
-
-def _canonical(graph: Graph, number: dict[int, int]) -> tuple[object, ...]:
-    """What a graph computes, tensors by number in order of first use; numbers of the graph around it are kept."""
-    for n in graph.nodes:
-        for uid in (*graph.reads(n), *[u for _, u in n.outputs]):
-            number.setdefault(uid, len(number))
-    tensors = [(number[t.uid], *_facts(t, number)) for t in graph.tensors.values() if t.uid in number]
-    nodes = []
-    for n in graph.nodes:
-        inputs, outputs = ([(p, number[u]) for p, u in ports] for ports in (n.inputs, n.outputs))
-        body = n.body and _canonical(n.body, dict(number))
-        nodes.append((n.op, n.compute.name, n.attrs, inputs, outputs, body))
-    return (sorted(tensors), nodes, graph.is_dynamic)
+    return sha256(repr(_structure(graph, {}, has_extents=True)).encode()).hexdigest()
 
 
 def structure_key(graph: Graph, *, is_canonical: bool = False) -> str:
@@ -92,41 +78,30 @@ def structure_key(graph: Graph, *, is_canonical: bool = False) -> str:
     Args:
         is_canonical: leave names and uids out as well
     """
-    data = graph_to_json(graph)
-    number = {t["uid"]: i for i, t in enumerate(data["tensors"])} if is_canonical else {}
-    return sha256(repr(_without_extents(data, number, is_canonical)).encode()).hexdigest()
+    names = (graph.name, *(n.name for n in graph.nodes), *((t.uid, t.name) for t in graph.tensors.values()))
+    structure = _structure(graph, {}, has_extents=False)
+    return sha256(repr((structure, () if is_canonical else names)).encode()).hexdigest()
 
 
-def _without_extents(data: dict[str, Any], number: dict[int, int], is_canonical: bool) -> dict[str, Any]:
-    for tensor in data["tensors"]:
-        stride = tensor.pop("stride")
-        tensor["order"] = sorted(range(len(stride)), key=lambda i: (stride[i], -i))
-        tensor["rank"] = len(tensor.pop("dim"))
-        tensor["uid"] = number.get(tensor["uid"], tensor["uid"])
-        if "ragged" in tensor:
-            tensor["ragged"][0] = number.get(tensor["ragged"][0], tensor["ragged"][0])
-    for node in data["nodes"]:
-        for side in ("inputs", "outputs"):
-            node[side] = {port: _renumbered(uid, number) for port, uid in node[side].items()}
-        if "body" in node:
-            inside = dict(number)
-            for t in node["body"]["tensors"] if is_canonical else ():
-                inside.setdefault(t["uid"], len(inside))
-            node["body"] = _without_extents(node["body"], inside, is_canonical)
-    if is_canonical:
-        for part in (data, *data["tensors"], *data["nodes"]):
-            del part["name"]
-    return data
+def _structure(graph: Graph, number: dict[int, int], *, has_extents: bool) -> tuple[object, ...]:
+    """What a graph computes, tensors by number in order of first use; numbers of the graph around it are kept."""
+    for n in graph.nodes:
+        for uid in (*graph.reads(n), *[u for _, u in n.outputs]):
+            number.setdefault(uid, len(number))
+    tensors = [(number[t.uid], *_facts(t, number, has_extents)) for t in graph.tensors.values() if t.uid in number]
+    nodes = []
+    for n in graph.nodes:
+        inputs, outputs = ([(p, number[u]) for p, u in ports] for ports in (n.inputs, n.outputs))
+        body = n.body and _structure(n.body, dict(number), has_extents=has_extents)
+        nodes.append((n.op, n.compute.name, n.attrs, inputs, outputs, body))
+    return (sorted(tensors), nodes, graph.is_dynamic)
 
 
-def _renumbered(uid: Any, number: dict[int, int]) -> Any:
-    return [number.get(u, u) for u in uid] if isinstance(uid, list) else number.get(uid, uid)
-
-
-def _facts(t: TensorSpec, number: dict[int, int]) -> tuple[object, ...]:
+def _facts(t: TensorSpec, number: dict[int, int], has_extents: bool) -> tuple[object, ...]:
     value = repr(t.value) if t.is_constant else ""
     ragged = None if t.ragged is None else (number[t.ragged.offsets], t.ragged.multiplier)
-    return (t.dim, t.stride, t.dtype.name, t.is_virtual, t.is_pass_by_value, t.value is not None, value, ragged)
+    layout = (t.dim, t.stride) if has_extents else sorted(range(len(t.dim)), key=lambda i: (t.stride[i], -i))
+    return (layout, t.dtype.name, t.is_virtual, t.is_pass_by_value, t.value is not None, value, ragged)
 
 
 def _node_to_json(n: Node) -> dict[str, Any]:
