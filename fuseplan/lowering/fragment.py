@@ -75,7 +75,6 @@ class FragmentCache:
         self.windows = find_windows(graph)
         self._fragments: dict[tuple[NodeKey, int], Fragment] = {}
         self._traits: dict[NodeKey, Traits] = {}
-        self._traits_of: dict[int, Traits] = {}
         self._keys: dict[int, NodeKey] = {}
 
     def key(self, node: Node) -> NodeKey:
@@ -102,15 +101,10 @@ class FragmentCache:
         return found
 
     def traits(self, node: Node) -> Traits:
-        """What cutting needs to know of a node."""
-        found = self._traits_of.get(node.index)
+        key = self.key(node)
+        found = self._traits.get(key)
         if found is None:
-            key = self.key(node)
-            found = self._traits.get(key)
-            if found is None:
-                fragment = self.fragment(node, natural_rank(self.graph, node))
-                found = self._traits[key] = _traits(self.graph, node, fragment)
-            self._traits_of[node.index] = found
+            found = self._traits[key] = _traits(self.graph, node, self.fragment(node, natural_rank(self.graph, node)))
         return found
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fuseplan.errors import MisalignedError
+from fuseplan.dtypes import BOOLEAN
+from fuseplan.errors import BindError, MisalignedError
+from fuseplan.plan.packed_bits import BoundBits, PackedBits
 from fuseplan.plan.plan import BuiltPlan
+from fuseplan.plan.writes import Writes
 from fuseplan.runtime.buffers import run_length
 from fuseplan.runtime.dispatch import make_dispatcher
-from fuseplan.runtime.dispatch.binding import Normalise
+from fuseplan.runtime.dispatch.binding import Binder, Normalise
 from fuseplan.runtime.launch import Program
 
 
@@ -34,11 +37,15 @@ class Runner:
         self._unaligned: Any = None
 
     def _make(self, program: Program) -> Any:
+        return make_dispatcher(program, *self._binding(program))
+
+    def _binding(self, program: Program) -> tuple[Any, ...]:
         keys = [self._keys.get(s.uid, (s.uid,)) for s in program.slots]
         defaults = [self._defaults.get(s.uid) for s in program.slots]
         specs = [self.plan.graph.tensors.get(s.uid) for s in program.slots]
         runs = [run_length(t.dim, t.stride) * t.dtype.bits // 8 if t is not None else 0 for t in specs]
-        return make_dispatcher(program, keys, defaults, self._normalise, runs, self._inner_keys)
+        layouts = [None if t is None else (t.dim, t.stride) for t in specs]
+        return keys, defaults, self._normalise, runs, self._inner_keys, Writes(program.slots, layouts)
 
     def execute(self, pack: Any, workspace: Any, stream: int) -> None:
         """Check type, device and byte span of each buffer, then run.
@@ -48,15 +55,33 @@ class Runner:
         """
         try:
             self._dispatcher.execute(pack, workspace, stream)
-        except MisalignedError:
-            self._any_alignment().execute(pack, workspace, stream)
+        except BindError as problem:
+            bits = self._packed_bits(pack, stream, is_bound=False)
+            if bits:
+                bits.run(lambda: self.execute(bits.pack, workspace, stream))
+            elif isinstance(problem, MisalignedError):
+                self._any_alignment().execute(pack, workspace, stream)
+            else:
+                raise
 
     def bind(self, pack: Any, workspace: Any, stream: int) -> Any:
         """A callable that runs the plan on these buffers without any check. Raises like `execute`."""
         try:
             return self._dispatcher.bind(pack, workspace, stream)
-        except MisalignedError:
+        except BindError as problem:
+            bits = self._packed_bits(pack, stream, is_bound=True)
+            if bits:
+                return BoundBits(bits, self.bind(bits.pack, workspace, stream), pack)
+            if not isinstance(problem, MisalignedError):
+                raise
             return self._any_alignment().bind(pack, workspace, stream)
+
+    def _packed_bits(self, pack: Any, stream: int, *, is_bound: bool) -> PackedBits | None:
+        """The BOOLEAN buffers of a refused pack that hold eight elements a byte; None where no tensor is BOOLEAN."""
+        if not any(slot.dtype is BOOLEAN for slot in self.plan.program.slots):
+            return None
+        binder = Binder(self.plan.program, *self._binding(self.plan.program))
+        return PackedBits(binder, binder.collect(pack), stream, is_bound=is_bound)
 
     def _any_alignment(self) -> Any:
         if self._unaligned is None:

@@ -28,6 +28,7 @@ class View(NamedTuple):
         contiguous: elements lie without gaps in row-major order
         run_bytes: bytes in a row from the first element on, to the first gap or the end; 0 if unknown
         keep: object that keeps the memory alive
+        layout: dims and strides in elements (-1 for a stride that is no whole number of them); None if unknown
     """
 
     address: int
@@ -39,6 +40,7 @@ class View(NamedTuple):
     contiguous: bool = True
     run_bytes: int = 0
     keep: object = None
+    layout: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
 # table: (DLPack type code, bits) by type
@@ -158,9 +160,10 @@ def _of_torch(t: Any) -> View:
     dim, stride = getattr(t, "shape", None), getattr(t, "stride", None)
     if dim is None or not callable(stride) or not hasattr(t, "element_size"):
         return view
-    nbytes = span_bytes(tuple(dim), stride(), 8 * t.element_size())
-    run = t.element_size() * run_length(tuple(dim), stride())
-    return view._replace(nbytes=nbytes, contiguous=is_row_major(tuple(dim), stride()), run_bytes=run)
+    layout = tuple(dim), tuple(stride())
+    nbytes = span_bytes(*layout, 8 * t.element_size())
+    run = t.element_size() * run_length(*layout)
+    return view._replace(nbytes=nbytes, contiguous=is_row_major(*layout), run_bytes=run, layout=layout)
 
 
 def _api_name(name: str) -> str:
@@ -172,8 +175,13 @@ def _of_numpy(a: np.ndarray[Any, Any]) -> View:
     return View(
         a.ctypes.data, _span_of_strides(a.shape, a.strides, a.itemsize), _numpy_name(a.dtype), "cpu",
         readonly=not a.flags.writeable, contiguous=bool(a.flags.c_contiguous),
-        run_bytes=run_length(a.shape, a.strides, a.itemsize),
+        run_bytes=run_length(a.shape, a.strides, a.itemsize), layout=_in_elements(a.shape, a.strides, a.itemsize),
     )  # fmt: skip
+
+
+def _in_elements(dim: Sequence[int], stride: Sequence[int], itemsize: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Dims and strides in elements, from strides in bytes."""
+    return tuple(dim), tuple(-1 if s % max(1, itemsize) else s // max(1, itemsize) for s in stride)
 
 
 def _span_of_strides(dim: Sequence[int], stride: Sequence[int], itemsize: int) -> int:
@@ -197,7 +205,7 @@ def _of_interface(facts: dict[str, Any], place: str, keep: object = None) -> Vie
         ) from problem
     dim = tuple(facts["shape"])
     stride = facts.get("strides") or tuple(dtype.itemsize * s for s in _dense(dim))
-    elements = tuple(s // max(1, dtype.itemsize) for s in stride)
+    layout = _in_elements(dim, stride, dtype.itemsize)
     return View(
         int(address or 0),
         _span_of_strides(dim, stride, dtype.itemsize),
@@ -205,9 +213,10 @@ def _of_interface(facts: dict[str, Any], place: str, keep: object = None) -> Vie
         place,
         -1 if place == "cuda" else 0,  # this protocol does not name the device
         readonly=bool(readonly),
-        contiguous=is_row_major(dim, elements),
+        contiguous=is_row_major(*layout),
         run_bytes=run_length(dim, stride, dtype.itemsize),
         keep=keep,
+        layout=layout,
     )
 
 
@@ -221,7 +230,8 @@ def _of_python(buffer: Any) -> View:
     untyped = isinstance(owner, (bytes, bytearray)) and view.format == "B"
     dtype = None if untyped else _format_name(view.format, view.itemsize)
     # a held memoryview keeps a bytearray from moving
-    return View(raw.ctypes.data, view.nbytes, dtype, "cpu", readonly=view.readonly, keep=view)
+    layout = tuple(view.shape or ()), _dense(tuple(view.shape or ()))
+    return View(raw.ctypes.data, view.nbytes, dtype, "cpu", readonly=view.readonly, keep=view, layout=layout)
 
 
 def _format_name(code: str, itemsize: int) -> str:
@@ -284,6 +294,7 @@ def _of_dlpack(buffer: Any) -> View:
         contiguous=is_row_major(dim, stride),
         run_bytes=bits * run_length(dim, stride) // 8,
         keep=capsule,
+        layout=(dim, stride),
     )
 
 

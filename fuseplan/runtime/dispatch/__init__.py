@@ -12,7 +12,7 @@ from fuseplan import settings
 from fuseplan.errors import ArgumentError, ToolchainError
 from fuseplan.runtime import logs
 from fuseplan.runtime.dispatch import native, twin
-from fuseplan.runtime.dispatch.binding import Binder, Normalise
+from fuseplan.runtime.dispatch.binding import Binder, Normalise, Writes
 from fuseplan.runtime.dispatch.layout import make_frame
 from fuseplan.runtime.launch import Program
 
@@ -51,6 +51,7 @@ def make_dispatcher(
     normalise: Normalise,
     runs: Sequence[int] = (),
     inner_keys: Iterable[object] = (),
+    writes: Writes | None = None,
 ) -> Dispatcher:
     """A dispatcher for `program`, native where a compiler and Python's headers are there.
 
@@ -59,7 +60,7 @@ def make_dispatcher(
         defaults: for each slot a buffer that is used when the pack has none, or None
         normalise: turns any legal pack into a dict from uid to buffer, or raises; called only for
             packs that are not a plain dict, lack a tensor, or have an unknown name or one of `inner_keys`
-        runs, inner_keys: see `Binder`
+        runs, inner_keys, writes: see `Binder`
     Raises:
         ToolchainError: the setting is "native" and the dispatcher cannot be compiled
     """
@@ -68,7 +69,7 @@ def make_dispatcher(
     choice = settings.current().dispatcher
     if choice not in ("auto", "native", "python"):
         raise ArgumentError(f"dispatcher '{choice}' is not known", fix='use "auto", "native" or "python"')
-    binder, frame = Binder(program, keys, defaults, normalise, runs, inner_keys), make_frame(program)
+    binder, frame = Binder(program, keys, defaults, normalise, runs, inner_keys, writes), make_frame(program)
     if choice != "python":
         try:
             return cast(Dispatcher, native.make(binder, frame))

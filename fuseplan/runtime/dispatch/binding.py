@@ -7,7 +7,7 @@ refusal has the same words whoever runs the program.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from fuseplan.runtime import buffers
 from fuseplan.runtime.launch import Program, Slot
 
 Normalise = Callable[[Any], dict[int, Any]]
+Layout = tuple[tuple[int, ...], tuple[int, ...]]
 #: addresses below this are never mapped: a small integer is no address, but a value that was meant as a number
 _FIRST_PAGE = 4096
 _UPPER_HALF = 1 << 63  # of the kernel's
@@ -24,6 +25,24 @@ _UPPER_HALF = 1 << 63  # of the kernel's
 def label_of(slot: Slot) -> str:
     """How messages name the tensor of a slot."""
     return f"tensor '{slot.name}' (uid {slot.uid})"
+
+
+class Writes(Protocol):
+    """What a call writes, beside its other buffers (``writes.c`` has the same checks).
+
+    Args:
+        layouts: for each slot dims and strides in elements, None where they are not compared with a buffer's
+        mappings: for each slot a number; equal ones: equal places of equal elements
+    """
+
+    layouts: Sequence[Layout | None]
+    mappings: Sequence[int]
+
+    def check(self, addresses: Sequence[int], workspace: int, workspace_bytes: int) -> None: ...  # overlaps of all
+
+    def overlap(self, output: int, other: int, distance: int) -> None: ...  # of two slots, -1: the workspace
+
+    def tell_autograd(self, outputs: list[Any], is_bound: bool) -> None: ...
 
 
 class Binder:
@@ -35,6 +54,7 @@ class Binder:
         normalise: turns any legal pack into a dict from uid to buffer, or raises
         runs: for each slot the bytes in a row from its first element on; 0 or absent: not checked
         inner_keys: what names a tensor without a slot; a pack that has one is for `normalise` to judge
+        writes: what is known of the slots' dims and strides; None: nothing, and buffers may overlap
     """
 
     def __init__(
@@ -45,12 +65,15 @@ class Binder:
         normalise: Normalise,
         runs: Sequence[int] = (),
         inner_keys: Iterable[object] = (),
+        writes: Writes | None = None,
     ) -> None:
         self.program, self.slots, self.normalise = program, program.slots, normalise
         self.keys = tuple(tuple(k) for k in keys)
         self.defaults = tuple(defaults)
         self.accepted = tuple(buffers.accepted_types(s.dtype) for s in self.slots)
         self.runs = tuple(runs) or (0,) * len(self.slots)
+        self.writes = writes
+        self.layouts = writes.layouts if writes is not None else (None,) * len(self.slots)
         self.known_keys = frozenset(k for slot, group in zip(self.slots, self.keys, strict=True) for k in group
                                     if slot.value is None) | frozenset(inner_keys)  # fmt: skip
 
@@ -159,8 +182,20 @@ class Binder:
                 f"{view.run_bytes}",
                 fix="pass a contiguous buffer, or declare the tensor with the buffer's strides",
             )
+        self._check_strides(index, view)
         if view.address % slot.alignment:
             raise MisalignedError(f"{label} has address {view.address:#x}, not a multiple of {slot.alignment}")
+
+    def _check_strides(self, index: int, view: buffers.View) -> None:
+        declared = self.layouts[index]
+        if declared is None or view.dtype is None or view.layout is None or view.layout[0] != declared[0]:
+            return
+        if any(d > 1 and s != t for d, s, t in zip(*view.layout, declared[1], strict=True)):
+            raise BindError(
+                f"{label_of(self.slots[index])} has strides {list(declared[1])}, its buffer of the same dims "
+                f"{list(declared[0])} has {list(view.layout[1])}",
+                fix="declare the tensor with the buffer's strides, or pass a buffer with the declared ones",
+            )
 
     def _check_place(self, slot: Slot, view: buffers.View) -> None:
         if view.place in ("", "managed"):

@@ -30,7 +30,7 @@ typedef struct {
 typedef struct {
   PyTypeObject *type;
   DLTensorOf tensor_of;
-  int is_ndarray;
+  int is_ndarray, has_version;
 } Kind;
 
 #define MAX_KINDS 16
@@ -62,12 +62,31 @@ static Kind kind_of(PyObject *object) {
   PyTypeObject *type = Py_TYPE(object);
   for (int i = 0; i < num_kinds; ++i)
     if (kinds[i].type == type) return kinds[i];
-  Kind kind = {type, exchange_of(type), strcmp(type->tp_name, "numpy.ndarray") == 0};
+  Kind kind = {type, exchange_of(type), strcmp(type->tp_name, "numpy.ndarray") == 0,
+               PyObject_HasAttrString((PyObject *)type, "_version") &&
+                   PyObject_HasAttrString((PyObject *)type, "requires_grad")};
   if (num_kinds < MAX_KINDS) {
     Py_INCREF(type);
     kinds[num_kinds++] = kind;
   }
   return kind;
+}
+
+/* Whether autograd counts the writes to a buffer, as `Writes.tell_autograd`. */
+int has_version(PyObject *object) { return kind_of(object).has_version; }
+
+/* Whether a buffer has the slot's dims in order, but other strides on an axis longer than 1; `unit` is the size of an
+ * element in the unit of its strides. */
+static int has_other_strides(const Slot *slot, int ndim, const int64_t *dim, const int64_t *stride, int64_t unit) {
+  int differs = 0;
+  int64_t dense = unit;
+  if (ndim != slot->ndim) return 0;
+  for (int i = ndim - 1; i >= 0; --i) {
+    if (dim[i] != slot->dim[i]) return 0;
+    if (dim[i] > 1) differs |= (stride ? stride[i] : dense) != slot->stride[i] * unit;
+    dense *= dim[i];
+  }
+  return differs;
 }
 
 /* Bytes from the first element to past the farthest one, as `buffers.span_bytes`. */
@@ -134,7 +153,7 @@ static uint64_t from_tensor(const Slot *slot, DLTensorOf tensor_of, PyObject *ob
   if (!fits || t.lanes != 1 || !is_at(&t, slot->place, slot->device_index)) return 0;
   int64_t span = span_of(&t);
   if (span < slot->span || (span > slot->span && has_gaps(&t, span))) return 0;
-  if (may_be_negated(&t, object)) return 0;
+  if (has_other_strides(slot, t.ndim, t.shape, t.strides, 1) || may_be_negated(&t, object)) return 0;
   return address_of(&t);
 }
 
@@ -154,7 +173,8 @@ static uint64_t from_ndarray(const Slot *slot, PyObject *object) {
     if (view.strides[i] > 0 && last > 0) last += (view.shape[i] - 1) * view.strides[i];
   }
   int fits = view.format && view.format[0] && !view.format[1] && strchr(slot->formats, view.format[0]) &&
-             view.itemsize == slot->itemsize && last >= slot->span && (last == slot->span || bytes >= last);
+             view.itemsize == slot->itemsize && last >= slot->span && (last == slot->span || bytes >= last) &&
+             !has_other_strides(slot, view.ndim, (const int64_t *)view.shape, (const int64_t *)view.strides, view.itemsize);
   uint64_t address = fits ? (uint64_t)(uintptr_t)view.buf : 0;
   PyBuffer_Release(&view); /* the caller holds the array, and an array does not move */
   return address;

@@ -90,7 +90,7 @@ static int resolve_workspace(const Dispatcher *d, Call *c, PyObject *workspace) 
 }
 
 /* All checks of a call: nothing is written and nothing launched before this has succeeded. */
-int prepare_call(Dispatcher *d, Call *c, PyObject *pack, PyObject *workspace) {
+int prepare_call(Dispatcher *d, Call *c, PyObject *pack, PyObject *workspace, int is_bound) {
   if (collect(d, c, pack)) return -1;
   for (int i = 0; i < d->num_slots; ++i) {
     const Slot *slot = &d->slots[i];
@@ -103,7 +103,7 @@ int prepare_call(Dispatcher *d, Call *c, PyObject *pack, PyObject *workspace) {
         take_answer(PyObject_CallFunction(d->resolve, "iO", i, c->item[i]), &c->address[i], &c->keep[i]))
       return -1;
   }
-  if (resolve_workspace(d, c, workspace)) return -1;
+  if (resolve_workspace(d, c, workspace) || check_overlaps(d, c) || note_writes(d, c, is_bound)) return -1;
   memcpy(c->frame, d->image, (size_t)d->frame_bytes);
   return patch_frame(d, c->frame, c->address, c->workspace, 0);
 }

@@ -40,7 +40,7 @@ PyObject *dispatcher_execute(Dispatcher *d, PyObject *const *args, Py_ssize_t co
   if (!memory) return PyErr_NoMemory();
   lay_out_call(d, &c, memory);
   Py_INCREF(d); /* a program's own functions may drop the last other reference */
-  int failed = prepare_call(d, &c, args[0], args[1]) || run_program(d, c.frame, c.address, c.workspace, stream);
+  int failed = prepare_call(d, &c, args[0], args[1], 0) || run_program(d, c.frame, c.address, c.workspace, stream);
   release_call(d, &c);
   if (need > MOST_STACK) free(memory);
   Py_DECREF(d);
@@ -127,7 +127,7 @@ PyObject *dispatcher_bind(Dispatcher *d, PyObject *const *args, Py_ssize_t count
   bound->stream = stream;
   bound->memory = malloc(call_bytes(d));
   if (bound->memory) lay_out_call(d, &bound->call, bound->memory);
-  int failed = !bound->memory || prepare_call(d, &bound->call, args[0], args[1]);
+  int failed = !bound->memory || prepare_call(d, &bound->call, args[0], args[1], 1);
   PyObject_GC_Track(bound);
   if (!failed) return (PyObject *)bound;
   if (!bound->memory) PyErr_NoMemory();

@@ -21,6 +21,9 @@ enum { PLACE_CPU, PLACE_CUDA, PLACE_HOST };
 #define FIRST_PAGE 4096
 #define IS_ADDRESS(n) ((n) >= FIRST_PAGE && (n) <= INT64_MAX)
 
+#define MAX_RANK 12
+#define NUM_APART 8
+
 /* A buffer that the caller binds. */
 typedef struct {
   PyObject *keys, *fallback, *value; /* borrowed from the dispatcher's description */
@@ -29,7 +32,15 @@ typedef struct {
   char formats[8];   /* accepted formats of the buffer protocol */
   Py_ssize_t itemsize;
   int64_t span, alignment;
+  int mapping, ndim; /* equal mappings: equal places of equal elements; ndim is -1 where the layout is not known */
+  int64_t dim[MAX_RANK], stride[MAX_RANK]; /* strides in elements */
 } Slot;
+
+/* Two buffers at this distance in bytes that have no element in common although their spans meet. */
+typedef struct {
+  int first, second;
+  int64_t distance;
+} Apart;
 
 enum { STEP_HOST, STEP_CUDA, STEP_MEMSET, STEP_PYTHON, STEP_LIBRARY };
 enum { PATCH_POINTER, PATCH_SCALAR, PATCH_SCRATCH, PATCH_TENSOR_MAP };
@@ -93,12 +104,14 @@ typedef struct {
 typedef struct {
   PyObject_HEAD
   PyObject *description; /* owns all Python objects that the arrays below borrow */
-  PyObject *collect, *resolve, *resolve_workspace, *fail, *fail_host, *fail_map;
+  PyObject *collect, *resolve, *resolve_workspace, *fail, *fail_host, *fail_map, *overlap, *tell_autograd;
   PyObject *known; /* keys that stand for a slot */
   int (*run_team)(const struct fp_launch *); /* NULL if no step has several threads */
   int follows_torch;
   int num_slots, num_steps, on_gpu, uses_driver, device_index, rereads;
   int64_t workspace_bytes, workspace_alignment, workspace_slack;
+  Apart apart[NUM_APART];
+  int next_apart;
   Slot *slots;
   Step *steps;
   Patch *patches;
@@ -123,6 +136,11 @@ typedef struct {
 /* buffers.c: address of an object by the plain rules, or 0 where the `Binder` must decide */
 INTERNAL uint64_t quick_address(const Slot *slot, PyObject *object, uint64_t *local);
 INTERNAL uint64_t quick_workspace(const Dispatcher *d, PyObject *object);
+INTERNAL int has_version(PyObject *object);
+
+/* writes.c */
+INTERNAL int check_overlaps(Dispatcher *d, const Call *c);
+INTERNAL int note_writes(const Dispatcher *d, const Call *c, int is_bound);
 
 /* launch.c */
 INTERNAL int patch_frame(Dispatcher *d, char *frame, const uint64_t *address, uint64_t workspace, int only_scalars);
@@ -136,7 +154,7 @@ INTERNAL int write_map(Dispatcher *d, const Patch *p, char *frame, const uint64_
 /* calls.c */
 INTERNAL size_t call_bytes(const Dispatcher *d);
 INTERNAL void lay_out_call(const Dispatcher *d, Call *c, char *memory);
-INTERNAL int prepare_call(Dispatcher *d, Call *c, PyObject *pack, PyObject *workspace);
+INTERNAL int prepare_call(Dispatcher *d, Call *c, PyObject *pack, PyObject *workspace, int is_bound);
 INTERNAL void release_call(const Dispatcher *d, Call *c);
 
 /* dispatch.c: what is called from Python */

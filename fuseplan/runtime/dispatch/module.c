@@ -4,16 +4,23 @@
 #include <structmember.h>
 
 static int read_slot(Slot *slot, PyObject *tuple) {
-  PyObject *types;
+  PyObject *types, *dim, *stride;
   const char *formats;
   long long span, alignment;
-  if (!PyArg_ParseTuple(tuple, "OOOOsnLiipL", &slot->keys, &slot->fallback, &slot->value, &types, &formats,
-                        &slot->itemsize, &span, &slot->place, &slot->device_index, &slot->is_output, &alignment))
+  if (!PyArg_ParseTuple(tuple, "OOOOsnLiipL(iO!O!)", &slot->keys, &slot->fallback, &slot->value, &types, &formats,
+                        &slot->itemsize, &span, &slot->place, &slot->device_index, &slot->is_output, &alignment,
+                        &slot->mapping, &PyTuple_Type, &dim, &PyTuple_Type, &stride))
     return -1;
   slot->has_value = slot->value != Py_None;
   slot->span = span;
   slot->alignment = alignment;
   strncpy(slot->formats, formats, sizeof slot->formats - 1);
+  Py_ssize_t ndim = PyTuple_GET_SIZE(dim);
+  slot->ndim = ndim > 0 && ndim <= MAX_RANK ? (int)ndim : -1;
+  for (int i = 0; i < slot->ndim; ++i) {
+    slot->dim[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(dim, i));
+    slot->stride[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(stride, i));
+  }
   slot->num_types = (int)PyTuple_GET_SIZE(types);
   if (slot->num_types > 4) slot->num_types = 4;
   for (int i = 0; i < slot->num_types; ++i) slot->types[i] = (uint32_t)PyLong_AsLong(PyTuple_GET_ITEM(types, i));
@@ -134,8 +141,8 @@ static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kw
   if (!PyArg_ParseTuple(args, "O!O!O!S(LLL)pipOO!O(Kp)", &PyTuple_Type, &slots, &PyTuple_Type, &steps, &PyTuple_Type, &maps,
                         &image, &workspace_bytes, &workspace_alignment, &workspace_slack, &d->on_gpu, &d->device_index, &d->rereads,
                         &driver, &PyTuple_Type, &hooks, &d->known, &run_team, &d->follows_torch) ||
-      !PyArg_ParseTuple(hooks, "OOOOOO", &d->collect, &d->resolve, &d->resolve_workspace, &d->fail, &d->fail_host,
-                        &d->fail_map))
+      !PyArg_ParseTuple(hooks, "OOOOOOOO", &d->collect, &d->resolve, &d->resolve_workspace, &d->fail, &d->fail_host,
+                        &d->fail_map, &d->overlap, &d->tell_autograd))
     goto failed;
   Py_INCREF(args);
   d->description = args;

@@ -18,7 +18,7 @@ from fuseplan.runtime.dispatch.layout import Frame
 from fuseplan.runtime.launch import Slot
 
 HEADER = "dispatch.h"
-UNITS = ("buffers.c", "maps.c", "launch.c", "calls.c", "dispatch.c", "module.c")
+UNITS = ("buffers.c", "maps.c", "launch.c", "writes.c", "calls.c", "dispatch.c", "module.c")
 _NAME = "fuseplan_dispatch"
 _PLACES = {"cpu": 0, "cuda": 1, "host": 2}
 _FORMATS = {"FLOAT": "f", "DOUBLE": "d", "HALF": "e", "INT8": "b", "UINT8": "B", "INT32": "i", "INT64": "lq",
@@ -96,9 +96,10 @@ def _load() -> Any:
 def make(binder: Binder, frame: Frame) -> Any:
     """A native dispatcher for the program of `binder`."""
     p = binder.program
-    slots = tuple(map(_slot, binder.slots, binder.keys, binder.defaults, binder.accepted))
+    slots = tuple(map(_slot, binder.slots, binder.keys, binder.defaults, binder.accepted, _layouts(binder)))
     driver = _driver_addresses(p.device_index, bool(frame.maps)) if frame.uses_driver else None
-    hooks = (binder.collect, binder.resolve, binder.resolve_workspace, fail, fail_host, fail_map)
+    hooks = (binder.collect, binder.resolve, binder.resolve_workspace, fail, fail_host, fail_map,
+             *((w.overlap, w.tell_autograd) if (w := binder.writes) else (None, None)))  # fmt: skip
     return module().Dispatcher(
         slots, frame.steps, frame.maps, frame.image,
         (p.workspace_bytes, p.workspace_alignment, p.workspace_slack), p.device_kind == "cuda", p.device_index,
@@ -107,12 +108,19 @@ def make(binder: Binder, frame: Frame) -> Any:
     )  # fmt: skip
 
 
-def _slot(slot: Slot, keys: tuple[object, ...], default: object, accepted: tuple[str, ...]) -> tuple[object, ...]:
+def _layouts(binder: Binder) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+    """For each slot the number of its mapping, its dims and its strides; no dims where they are not compared."""
+    mappings = binder.writes.mappings if binder.writes is not None else range(len(binder.slots))
+    return [(m, *(layout or ((), ()))) for m, layout in zip(mappings, binder.layouts, strict=True)]
+
+
+def _slot(slot: Slot, keys: tuple[object, ...], default: object, accepted: tuple[str, ...],
+          layout: tuple[object, ...]) -> tuple[object, ...]:  # fmt: skip
     types = tuple(code | bits << 8 for code, bits in (buffers.DL_TYPES[n] for n in accepted if n in buffers.DL_TYPES))
     formats = "".join(_FORMATS.get(name, "") for name in accepted)
     return (
         keys, default, slot.value, types, formats, slot.dtype.itemsize, slot.span_bytes, _PLACES[slot.place],
-        slot.device_index, slot.is_output, slot.alignment,
+        slot.device_index, slot.is_output, slot.alignment, layout,
     )  # fmt: skip
 
 

@@ -39,11 +39,12 @@ _LibraryCall = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 class _Call:
     """Checked addresses of one call and its own copy of the parameter blocks."""
 
-    def __init__(self, dispatcher: Dispatcher, pack: object, workspace: object) -> None:
+    def __init__(self, dispatcher: Dispatcher, pack: object, workspace: object, *, is_bound: bool) -> None:
         binder = dispatcher.binder
+        collected = binder.collect(pack)
         self.keep: list[object] = []
         self.addresses: list[int] = []
-        for index, buffer in enumerate(binder.collect(pack)):
+        for index, buffer in enumerate(collected):
             value = binder.slots[index].value
             where, keep = (value, None) if value is not None else binder.resolve(index, buffer)
             if isinstance(where, bytes):
@@ -53,6 +54,10 @@ class _Call:
             self.keep.append(keep)
         self.workspace, keep = binder.resolve_workspace(workspace)
         self.keep.append(keep)
+        if binder.writes is not None:
+            binder.writes.check(self.addresses, self.workspace, binder.program.workspace_bytes)
+            outputs = [b for b, slot in zip(collected, binder.slots, strict=True) if slot.is_output]
+            binder.writes.tell_autograd(outputs, is_bound)
         self.maps = dispatcher.encode_maps(self)
 
 
@@ -83,12 +88,12 @@ class Dispatcher:
     def execute(self, pack: object, workspace: object, stream: int, /) -> None:
         """Check all buffers, then run."""
         number = _stream_number(stream)
-        self.run(_Call(self, pack, workspace), number)
+        self.run(_Call(self, pack, workspace, is_bound=False), number)
 
     def bind(self, pack: object, workspace: object, stream: int, /) -> Bound:
         """Check once, for calls that check nothing."""
         number = _stream_number(stream)
-        return Bound(self, _Call(self, pack, workspace), number)
+        return Bound(self, _Call(self, pack, workspace, is_bound=True), number)
 
     def encode_maps(self, call: _Call) -> list[tuple[bytes, int]]:
         """Each tensor map, and whether its buffers are swapped; encoded again for another address only."""

@@ -1,0 +1,301 @@
+"""Buffers that overlap, have other strides, are known to autograd, or hold eight booleans a byte: right or refused."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fuseplan as cudnn
+from fuseplan import settings
+from fuseplan.errors import BindError
+from fuseplan.runtime import toolchain
+
+FLOAT, BOOLEAN = cudnn.data_type.FLOAT, cudnn.data_type.BOOLEAN
+WORK = np.empty(1 << 16, np.uint8)
+Array = Any
+
+
+@pytest.fixture(autouse=True, params=["native", "python"])
+def form(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Both dispatchers."""
+    if request.param == "native" and not (toolchain.has_compiler() and toolchain.python_headers()):
+        pytest.skip("needs a C compiler and Python's headers")
+    settings.use(replace(settings.Settings.from_environment(), dispatcher=request.param))
+    yield request.param
+    settings.use(None)
+
+
+def unary(dim: list[int], stride: list[int], out_stride: list[int] | None = None) -> tuple[Any, Any, Any]:
+    """A built graph y = -x."""
+    g = cudnn.pygraph(device="cpu", io_data_type=FLOAT)
+    x = g.tensor(dim=dim, stride=stride)
+    y = g.neg(x).set_output(True).set_dim(dim).set_stride(out_stride or stride)
+    g.build()
+    return g, x, y
+
+
+def calls(g: Any) -> list[Callable[[Any], object]]:
+    """`execute`, and `bind` with one call of what it gives."""
+    return [lambda pack: g.execute(pack, WORK), lambda pack: g.bind(pack, WORK)()]
+
+
+def test_output_that_overlaps_an_input_partly_is_refused_at_every_distance() -> None:
+    g, x, y = unary([16], [1])
+    memory = np.arange(64, dtype=np.float32)
+    for shift, call in itertools.product(range(-20, 21), calls(g)):
+        before = memory.copy()
+        a, b = memory[24:40], memory[24 + shift : 40 + shift]
+        if shift == 0 or abs(shift) >= 16:
+            want = -a
+            call({x: a, y: b})
+            assert (b == want).all()
+        else:
+            with pytest.raises(BindError, match="output 'neg.0::OUT_0'.* overlaps that of input 'tensor_0'"):
+                call({x: a, y: b})
+            assert (memory == before).all()
+
+
+def test_interleaved_buffers_without_a_common_element_are_right() -> None:
+    g, x, y = unary([4, 3], [8, 1])
+    memory = np.zeros((4, 8), np.float32)
+    for first, second in itertools.permutations([0, 3, 5], 2):
+        for call in calls(g):
+            memory[:] = np.arange(32).reshape(4, 8)
+            want = -memory[:, first : first + 3]
+            call_it = lambda c=call, a=first, b=second: c({x: memory[:, a : a + 3], y: memory[:, b : b + 3]})  # noqa: E731
+            if abs(first - second) < 3:
+                with pytest.raises(BindError, match="overlaps"):
+                    call_it()
+            else:
+                for _ in range(2):
+                    call_it()
+                    assert (memory[:, second : second + 3] == want).all()
+
+
+def test_output_in_the_place_of_an_input_needs_its_elements_in_place() -> None:
+    memory = np.arange(16, dtype=np.float32)
+    g, x, y = unary([4, 4], [4, 1])
+    for call in calls(g):
+        want = -memory
+        call({x: memory, y: memory})
+        assert (memory == want).all()
+    g, x, y = unary([4, 4], [4, 1], [1, 4])
+    for call in calls(g):
+        before = memory.copy()
+        with pytest.raises(BindError, match="not element by element"):
+            call({x: memory, y: memory})
+        assert (memory == before).all()
+
+
+def test_two_outputs_in_one_buffer_and_a_broadcast_input_inside_of_an_output_are_refused() -> None:
+    g = cudnn.pygraph(device="cpu", io_data_type=FLOAT)
+    x, row = g.tensor(dim=[4, 8]), g.tensor(dim=[1, 8])
+    first, second = g.add(x, row).set_output(True), g.neg(x).set_output(True)
+    g.build()
+    memory, a, b = np.zeros(64, np.float32), np.ones(32, np.float32), np.ones(8, np.float32)
+    for call in calls(g):
+        for pack in (
+            {x: a, row: b, first: memory[:32], second: memory[:32]},
+            {x: a, row: b, first: memory[:32], second: memory[8:40]},
+            {x: a, row: memory[8:16], first: memory[:32], second: memory[32:]},
+            {x: a, row: memory[:8], first: memory[:32], second: memory[32:]},
+        ):
+            with pytest.raises(BindError, match="overlaps"):
+                call(pack)
+            assert not memory.any()
+        call({x: a, row: b, first: memory[:32], second: memory[32:]})
+        assert (memory[:32] == 2).all() and (memory[32:] == -1).all()
+        memory[:] = 0
+
+
+def test_workspace_that_is_part_of_a_buffer_is_refused() -> None:
+    g = cudnn.pygraph(device="cpu", io_data_type=FLOAT)
+    x = g.tensor(dim=[1, 8, 8])
+    y = g.matmul(g.matmul(x, x), x).set_output(True)
+    g.build()
+    need = g.get_workspace_size()
+    assert need > 0
+    memory = np.zeros(need + 256, np.uint8)
+    a = np.ones((1, 8, 8), np.float32)
+    with pytest.raises(BindError, match="workspace overlaps"):
+        g.execute({x: a, y: memory[need - 4 : need + 252].view(np.float32)}, memory)
+    with pytest.raises(BindError, match="workspace overlaps"):
+        g.bind({x: a, y: memory[:256].view(np.float32)}, memory)
+    g.execute({x: a, y: memory[need:].view(np.float32)}, memory[:need])
+    assert (memory[need:].view(np.float32) == 64).all()
+
+
+LAYOUTS = [
+    ([2, 3, 4, 5], [60, 1, 15, 3]),
+    ([2, 3, 4, 5], [60, 20, 5, 1]),
+    ([4, 4], [1, 4]),
+    ([1, 3, 4], [7, 1, 3]),
+    ([3, 1, 4], [4, 9, 1]),
+    ([3, 4], [0, 1]),
+]
+
+
+@pytest.mark.parametrize(("dim", "stride"), LAYOUTS, ids=str)
+@pytest.mark.parametrize("library", ["numpy", "torch", "dlpack"])
+def test_declared_dims_with_other_strides_are_refused(dim: list[int], stride: list[int], library: str) -> None:
+    torch = pytest.importorskip("torch") if library == "torch" else None
+    g, x, y = unary(dim, stride, _packed(dim))
+    rng = np.random.default_rng(3)
+    axes = range(len(dim))
+    made = 0
+    for order in itertools.permutations(axes):
+        source = rng.random([dim[k] for k in order], dtype=np.float32).transpose(np.argsort(order))
+        agrees = all(d == 1 or s // 4 == t for d, s, t in zip(dim, source.strides, stride, strict=True))
+        given: Any = torch.from_numpy(source) if torch else source if library == "numpy" else OnlyDlpack(source)
+        for call in calls(g):
+            out = np.full(dim, 7, np.float32)
+            if agrees:
+                call({x: given, y: out})
+                assert (out == -source).all()
+                made += 1
+            else:
+                with pytest.raises(BindError, match=r"has strides .*, its buffer of the same dims"):
+                    call({x: given, y: out})
+                assert (out == 7).all()
+    assert made or 0 in stride
+
+
+class OnlyDlpack:
+    """An array that tells its memory through DLPack only."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__()
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+
+def _packed(dim: list[int]) -> list[int]:
+    return [int(np.prod(dim[i + 1 :])) for i in range(len(dim))]
+
+
+def test_equal_span_under_other_dims_is_accepted() -> None:
+    g, x, y = unary([2, 3, 4, 5], [60, 1, 15, 3])
+    a = np.random.default_rng(4).random(120, dtype=np.float32)
+    for call in calls(g):
+        for dim in ([120], [2, 60], [2, 4, 5, 3]):
+            out = np.zeros(dim, np.float32)
+            call({x: a.reshape(dim), y: out})
+            assert (out.ravel() == -a).all()
+
+
+SAVED: dict[str, Callable[[Any], tuple[Any, Any]]] = {
+    "result of an operation": lambda torch: _product(torch.full((16,), 3.0, requires_grad=True) * 1),
+    "leaf": lambda torch: _product(torch.full((16,), 3.0, requires_grad=True)),
+    "parameter": lambda torch: _product(torch.nn.Parameter(torch.full((16,), 3.0))),
+    "constant factor": lambda torch: _factor(torch, torch.full((16,), 3.0)),
+    "view of a constant factor": lambda torch: _viewed(torch, torch.full((16,), 3.0)),
+}
+
+
+def _product(s: Any) -> tuple[Any, Any]:
+    return s, (s * s).sum()
+
+
+def _factor(torch: Any, s: Any) -> tuple[Any, Any]:
+    return s, (s * torch.ones(16, requires_grad=True)).sum()
+
+
+def _viewed(torch: Any, s: Any) -> tuple[Any, Any]:
+    return s.view(4, 4), (s * torch.ones(16, requires_grad=True)).sum()
+
+
+@pytest.mark.parametrize("case", SAVED)
+def test_write_into_what_autograd_saved_is_noticed_or_refused(case: str) -> None:
+    torch = pytest.importorskip("torch")
+    g, x, y = unary([16], [1])
+    for call in calls(g):
+        written, loss = SAVED[case](torch)
+        before = written.detach().clone()
+        try:
+            call({x: torch.ones(16), y: written})
+        except BindError as refusal:
+            assert "requires a gradient" in str(refusal) and torch.equal(written, before)
+            continue
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_reading_what_autograd_saved_leaves_the_gradient_alone() -> None:
+    torch = pytest.importorskip("torch")
+    g, x, y = unary([16], [1])
+    for call in calls(g):
+        w = torch.full((16,), 3.0, requires_grad=True)
+        loss = (w * w).sum()
+        call({x: w, y: torch.zeros(16)})
+        loss.backward()
+        assert (w.grad == 6).all()
+
+
+BITS = [([4, 16], [16, 1]), ([8], [1]), ([2, 8, 3], [24, 1, 8]), ([2, 16, 2, 3], [96, 1, 48, 16])]
+
+
+@pytest.mark.parametrize(("dim", "stride"), BITS, ids=str)
+def test_packed_booleans_are_read_and_written_lowest_bit_first(dim: list[int], stride: list[int]) -> None:
+    g = cudnn.pygraph(device="cpu", io_data_type=FLOAT, compute_data_type=FLOAT)
+    x, a = g.tensor(dim=dim, stride=stride), g.tensor(dim=dim, stride=stride, data_type=BOOLEAN)
+    zero = g.tensor(dim=[1] * len(dim), is_pass_by_value=True)
+    more = g.cmp_gt(x, zero).set_output(True).set_data_type(BOOLEAN)
+    both = g.logical_and(more, a).set_output(True).set_data_type(BOOLEAN)
+    for tensor in (more, both):
+        tensor.set_dim(dim).set_stride(stride)
+    g.build()
+    size = int(np.prod(dim))
+    rng = np.random.default_rng(5)
+    for call in calls(g):
+        values = rng.standard_normal(size, dtype=np.float32)
+        mask = rng.random(size) > 0.5
+        plain = [np.zeros(size, bool), np.zeros(size, bool)]
+        call({x: values, zero: 0.0, a: mask, more: plain[0], both: plain[1]})
+        assert (plain[0] == (values > 0)).all() and (plain[1] == ((values > 0) & mask)).all()
+        guarded = [np.full(size // 8 + 2, 0xA5, np.uint8) for _ in range(2)]
+        bits = [b[1:-1] for b in guarded]
+        call({x: values, zero: 0.0, a: np.packbits(mask, bitorder="little"), more: bits[0], both: bits[1]})
+        for got, want, whole in zip(bits, plain, guarded, strict=True):
+            assert (got == np.packbits(want, bitorder="little")).all()
+            assert whole[0] == whole[-1] == 0xA5
+        mixed = np.zeros(size, np.uint8)
+        call({x: values, zero: 0.0, a: mask.view(np.uint8), more: mixed, both: bits[1]})  # one a byte, as many bytes
+        assert (mixed == plain[0]).all()
+
+
+def test_bound_call_reads_packed_booleans_again_and_refuses_shared_outputs() -> None:
+    g = cudnn.pygraph(device="cpu", io_data_type=BOOLEAN, compute_data_type=BOOLEAN)
+    a = g.tensor(dim=[16])
+    no, same = g.logical_not(a).set_output(True), g.identity(a).set_output(True)
+    g.build()
+    source, out, kept = np.zeros(2, np.uint8), np.zeros(2, np.uint8), np.zeros(2, np.uint8)
+    bound = g.bind({a: source, no: out, same: kept}, WORK)
+    for value in (0, 0x81, 0xFF):
+        source[:] = value
+        bound()
+        assert (out == 255 - value).all() and (kept == value).all()
+    for call in calls(g):
+        with pytest.raises(BindError, match="overlap"):
+            call({a: source, no: out, same: out})
+
+
+@pytest.mark.parametrize(("dim", "size"), [([4, 12], 6), ([4, 12], 8), ([4, 16], 7), ([4, 16], 9), ([12], 1)], ids=str)
+def test_bytes_that_are_no_whole_rows_of_booleans_are_refused(dim: list[int], size: int) -> None:
+    g = cudnn.pygraph(device="cpu", io_data_type=BOOLEAN, compute_data_type=BOOLEAN)
+    a = g.tensor(dim=dim)
+    y = g.logical_not(a).set_output(True)
+    g.build()
+    out = np.zeros(size, np.uint8)
+    for call in calls(g):
+        with pytest.raises(BindError, match=rf"spans {np.prod(dim)} bytes .* its buffer has {size}"):
+            call({a: np.zeros(dim, bool), y: out})
+    assert not out.any()
