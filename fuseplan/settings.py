@@ -73,18 +73,10 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _threads(text: str) -> int:
-    """A number of threads; OpenMP's variable may list one for each level of nesting, of which the first counts."""
-    return _number(text.split(",")[0])
-
-
-def _one_of(*names: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text.lower() not in names:
-            raise ValueError(text)
-        return text.lower()
-
-    return parse
+def _word(text: str, *known: str) -> str:
+    if text.lower() not in known:
+        raise ValueError(text)
+    return text.lower()
 
 
 #: environment variable -> field of `Settings`, and what reads its text
@@ -92,12 +84,12 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], object]]] = {
     "FUSEPLAN_CACHE_DIR": ("cache_dir", lambda text: Path(text).expanduser()),
     "FUSEPLAN_CACHE_LIMIT_MB": ("cache_limit_bytes", lambda text: _number(text) << 20),
     "FUSEPLAN_CC": ("compiler", str),
-    "OMP_NUM_THREADS": ("num_threads", _threads),
-    "FUSEPLAN_NUM_THREADS": ("num_threads", _threads),  # after the other, so it counts
-    "FUSEPLAN_DISPATCHER": ("dispatcher", _one_of("auto", "native", "python")),
+    "OMP_NUM_THREADS": ("num_threads", lambda text: _number(text.split(",")[0])),  # one for each level of nesting
+    "FUSEPLAN_NUM_THREADS": ("num_threads", _number),  # after the other, so it counts
+    "FUSEPLAN_DISPATCHER": ("dispatcher", lambda text: _word(text, "auto", "native", "python")),
     "CUDNN_FRONTEND_LOG_INFO": ("log_level", _number),
     "CUDNN_FRONTEND_LOG_FILE": ("log_file", str),
-    "CUDNN_CUDA_GRAPH_RETENTION": ("cuda_graph_retention", _one_of("per_graph", "none")),
+    "CUDNN_CUDA_GRAPH_RETENTION": ("cuda_graph_retention", lambda text: _word(text, "per_graph", "none")),
     "FUSEPLAN_VERIFY": ("verify", bool),
 }
 _logger = logging.getLogger("fuseplan")

@@ -124,7 +124,7 @@ def stats() -> CacheStats:
 
 def clear() -> None:
     """Remove all entries; kernels that are loaded stay loaded."""
-    private = folders.private_if_made()
+    private = folders.private_ones.get((os.getpid(), folders.cache()))
     for path in [entry[0] for entry in _entries(_root())] + (list(private.iterdir()) if private else []):
         with contextlib.suppress(OSError):
             path.unlink()
@@ -163,25 +163,27 @@ def load_shared(artifact: Artifact) -> ctypes.CDLL:
 
 def _load(artifact: Artifact) -> ctypes.CDLL:
     """From the cache folder; from the private one where nothing can be executed from the cache folder."""
-    path = shared_path(artifact)
-    try:
-        with forks.loading:
-            return ctypes.CDLL(str(path))
-    except OSError as problem:
+    problems: list[Exception] = []
+    for find in (shared_path, _private_copy):
         try:
-            copy = _write_private(hashlib.sha256(artifact.data).hexdigest(), ".so", artifact.data)
+            path = find(artifact)
             with forks.loading:
-                library = ctypes.CDLL(str(copy))
-        except (OSError, ToolchainError):
-            raise ToolchainError(
-                f"compiled kernel {artifact.key[:12]} cannot be loaded: {problem}",
-                fix="remove the cache folder, or set FUSEPLAN_CACHE_DIR to a folder that allows execution",
-            ) from problem
-        logs.once(
-            f"cache-not-executable:{_root()}",
-            f"nothing can be executed from cache folder {_root()} ({problem}); kernels are loaded from {copy.parent}",
-        )
+                library = ctypes.CDLL(str(path))
+        except (OSError, ToolchainError) as problem:
+            problems.append(problem)
+            continue
+        if problems:
+            where = f"nothing can be executed from cache folder {_root()} ({problems[0]})"
+            logs.once(f"cache-not-executable:{_root()}", f"{where}; kernels are loaded from {path.parent}")
         return library
+    raise ToolchainError(
+        f"compiled kernel {artifact.key[:12]} cannot be loaded: {problems[0]}",
+        fix="remove the cache folder, or set FUSEPLAN_CACHE_DIR to a folder that allows execution",
+    ) from problems[0]
+
+
+def _private_copy(artifact: Artifact) -> Path:
+    return _write_private(hashlib.sha256(artifact.data).hexdigest(), ".so", artifact.data)
 
 
 def symbol_address(artifact: Artifact, symbol: str) -> int:
@@ -202,7 +204,7 @@ def _root() -> Path:
 
 def _places(key: str, suffix: str) -> list[Path]:
     """Where an entry may lie, in order."""
-    private = folders.private_if_made()
+    private = folders.private_ones.get((os.getpid(), folders.cache()))
     return [path_of(key, suffix), *([private / f"{key}{suffix}"] if private else [])]
 
 

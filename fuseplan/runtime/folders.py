@@ -15,7 +15,7 @@ from fuseplan.errors import ToolchainError
 from fuseplan.runtime import forks
 
 _lock = forks.Lock()
-_private: dict[tuple[int, Path], Path] = {}  # by process (a forked child does not share it) and cache folder
+private_ones: dict[tuple[int, Path], Path] = {}  # by process (a forked child does not share it) and cache folder
 
 
 def cache() -> Path:
@@ -27,20 +27,15 @@ def private() -> Path:
     """A folder that only this process uses; it goes away with the process. Raises ToolchainError."""
     with _lock:
         key = (os.getpid(), cache())
-        if key not in _private:
+        if key not in private_ones:
             try:
                 with forks.loading:  # the temp module has locks of its own
                     folder = Path(tempfile.mkdtemp(prefix="fuseplan-"))
             except OSError as problem:
                 raise _nowhere(problem) from problem
-            _private[key] = folder
+            private_ones[key] = folder
             atexit.register(_remove, folder, os.getpid())
-        return _private[key]
-
-
-def private_if_made() -> Path | None:
-    """The private folder, if there is one yet."""
-    return _private.get((os.getpid(), cache()))
+        return private_ones[key]
 
 
 @contextmanager
@@ -62,11 +57,8 @@ def scratch(prefix: str) -> Iterator[Path]:
 
 
 def _nowhere(problem: OSError) -> ToolchainError:
-    return ToolchainError(
-        f"there is no folder to write compiled files to: {problem}",
-        asked=f"the temp folder, or the cache folder {cache()}",
-        fix="set TMPDIR or FUSEPLAN_CACHE_DIR to a folder that can be written",
-    )
+    wrong = f"there is no folder to write compiled files to: {problem}"
+    return ToolchainError(wrong, fix="set TMPDIR or FUSEPLAN_CACHE_DIR to a folder that can be written")
 
 
 def _remove(folder: Path, pid: int) -> None:

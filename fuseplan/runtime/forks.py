@@ -1,7 +1,5 @@
-"""What a fork in a busy process leaves usable: locks, values computed once, imports and loading.
-
-A forked child has one thread. A lock that another thread of its parent held stays closed in it for ever,
-so every lock of the package is a `Lock` of this module, which is free in a child.
+"""What a fork in a busy process leaves usable. A lock that another thread of the parent held stays closed in the
+child for ever, so every lock of the package is a `Lock` of this module, which is free in a child.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 _FORK_WAIT_S = 10.0  # a fork goes on after this long: it may itself be what the holder waits for
@@ -33,10 +31,6 @@ class Lock:
         with contextlib.suppress(RuntimeError):  # forked inside the block: the child's lock is a new one
             self._lock.release()
 
-    def renew(self) -> None:
-        """Forget who holds it."""
-        self._lock = threading.RLock()
-
 
 #: Held while a module is imported or a library loaded for the first time. A fork waits for it: the import system
 #: and the loader have locks of their own that nobody opens in a child.
@@ -44,23 +38,14 @@ loading = Lock()
 
 
 class cached_property(Generic[T]):  # noqa: N801 - stands where functools.cached_property would
-    """A property that is computed once per object, without the lock that Python holds for it before 3.12.
-
-    Two threads may compute it at the same time; both get the right value.
-    """
+    """A property that is computed once per object, without the lock that Python holds for it before 3.12."""
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
         self.compute, self.name, self.__doc__ = compute, compute.__name__, compute.__doc__
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> cached_property[T]: ...
-
-    @overload
-    def __get__(self, instance: object, owner: type) -> T: ...
-
-    def __get__(self, instance: object | None, owner: type) -> cached_property[T] | T:
+    def __get__(self, instance: object, owner: type) -> T:
         if instance is None:
-            return self
+            return self  # type: ignore[return-value]
         value = instance.__dict__[self.name] = self.compute(instance)
         return value
 
@@ -76,7 +61,7 @@ def _in_parent() -> None:
 
 def _in_child() -> None:
     for lock in list(_locks):
-        lock.renew()
+        lock._lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

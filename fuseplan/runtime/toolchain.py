@@ -32,16 +32,10 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _TIMEOUT_S = 300
 _TRIAL_TIMEOUT_S = 30
 _NO_COMPILER_FIX = "install gcc or clang, or set FUSEPLAN_CC; without one only the array engine runs"
-_TRIAL = """\
-#include <math.h>
+_TRIAL = """#include <math.h>
 #include <stdint.h>
 #include <string.h>
-int32_t fuseplan_trial(const float *x) {
-  int32_t bits;
-  float root = sqrtf(*x);
-  memcpy(&bits, &root, sizeof bits);
-  return bits;
-}
+float fuseplan_trial(float x) { return sqrtf(x); }
 """
 _identified: dict[tuple[str, int, int], Compiler | ToolchainError] = {}
 _gaps: dict[tuple[Compiler, Path], str] = {}
@@ -74,17 +68,13 @@ def find_compiler() -> Compiler:
         found = _identified_at(path) if path else missing
         if isinstance(found, Compiler):
             return found
-        missing = missing if found is None else found
+        missing = found
     raise missing
 
 
 def has_compiler() -> bool:
-    """Whether a C compiler was found and starts."""
-    try:
-        find_compiler()
-    except ToolchainError:
-        return False
-    return True
+    """Whether a C compiler was found and starts, and what it compiles can be run."""
+    return not gap()
 
 
 def gap() -> str:
@@ -97,14 +87,12 @@ def gap() -> str:
     try:
         compiler = find_compiler()
     except ToolchainError as problem:
-        return _report(f"{problem.wrong} (set FUSEPLAN_CC, or put cc, gcc or clang on PATH)")
-    key = (compiler, folders.cache())
-    if key not in _gaps:
-        _gaps[key] = _try(compiler)
-    return _report(_gaps[key])
-
-
-def _report(reason: str) -> str:
+        reason = f"{problem.wrong} (set FUSEPLAN_CC, or put cc, gcc or clang on PATH)"
+    else:
+        key = (compiler, folders.cache())
+        if key not in _gaps:
+            _gaps[key] = _try(compiler)
+        reason = _gaps[key]
     if reason:
         logs.once(f"toolchain:{reason}", f"generated C kernels cannot be used: {reason}")
     return reason
@@ -113,14 +101,11 @@ def _report(reason: str) -> str:
 def _try(compiler: Compiler) -> str:
     try:
         made = compile_shared(_TRIAL, label="a trial program", symbol="fuseplan_trial")
-        function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(ctypes.c_float))(
-            artifacts.symbol_address(made, "fuseplan_trial")
-        )
+        address = artifacts.symbol_address(made, "fuseplan_trial")
     except (ToolchainError, cudnnGraphNotSupportedError) as problem:
         return f"{compiler.path} does not work: {problem.wrong}"
-    if function(ctypes.c_float(4.0)) != 0x40000000:
-        return f"{compiler.path} does not work: what it compiles computes sqrt(4) wrongly"
-    return ""
+    root = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_float)(address)(4.0)
+    return "" if root == 2.0 else f"{compiler.path} does not work: in what it compiles the root of 4 is {root}"
 
 
 def python_headers() -> str:
@@ -223,17 +208,13 @@ def _output_of(command: Sequence[str], folder: Path, limit_s: float) -> tuple[in
 
 def _keep(source: str, name: str) -> str:
     """Path of the kept source; its bare name where no folder can be written."""
-    with contextlib.suppress(OSError):
-        return _put(folders.cache() / "failed", name, source)
-    with contextlib.suppress(OSError):  # not the private folder: the user reads it after the process
-        return _put(Path(tempfile.mkdtemp(prefix="fuseplan-failed-")), name, source)
+    for is_own in (True, False):
+        with contextlib.suppress(OSError):  # not the private folder: the user reads it after the process
+            folder = folders.cache() / "failed" if is_own else Path(tempfile.mkdtemp(prefix="fuseplan-failed-"))
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(source, encoding="utf-8")
+            return str(folder / name)
     return name
-
-
-def _put(folder: Path, name: str, source: str) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(source, encoding="utf-8")
-    return str(folder / name)
 
 
 def _failed(command: tuple[str, ...], source: str, label: str, how: str, stderr: str) -> ToolchainError:
@@ -266,12 +247,9 @@ def _arch_of(march: str, features: Sequence[str] | None) -> str:
     return arch_name({*base, *(features or ())})
 
 
-def _identified_at(path: str) -> Compiler | ToolchainError | None:
+def _identified_at(path: str) -> Compiler | ToolchainError:
     """The compiler at a path, asked once; an updated one, seen by time and size, is asked again."""
-    try:
-        info = os.stat(path)
-    except OSError:
-        return None
+    info = os.stat(path)
     ident = (path, info.st_mtime_ns, info.st_size)
     if ident not in _identified:
         try:

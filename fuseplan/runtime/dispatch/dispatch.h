@@ -36,12 +36,6 @@ typedef struct {
   int64_t dim[MAX_RANK], stride[MAX_RANK]; /* strides in elements */
 } Slot;
 
-/* Two buffers at this distance in bytes that have no element in common although their spans meet. */
-typedef struct {
-  int first, second;
-  int64_t distance;
-} Apart;
-
 enum { STEP_HOST, STEP_CUDA, STEP_MEMSET, STEP_PYTHON, STEP_LIBRARY };
 enum { PATCH_POINTER, PATCH_SCALAR, PATCH_SCRATCH, PATCH_TENSOR_MAP };
 
@@ -110,7 +104,7 @@ typedef struct {
   int follows_torch;
   int num_slots, num_steps, on_gpu, uses_driver, device_index, rereads;
   int64_t workspace_bytes, workspace_alignment, workspace_slack;
-  Apart apart[NUM_APART];
+  struct { int first, second; int64_t distance; } apart[NUM_APART]; /* buffers without a common element */
   int next_apart;
   Slot *slots;
   Step *steps;

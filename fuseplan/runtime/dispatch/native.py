@@ -9,9 +9,8 @@ import sys
 import sysconfig
 from typing import Any
 
-from fuseplan import settings
 from fuseplan.errors import ToolchainError
-from fuseplan.runtime import artifacts, buffers, cuda, device, folders, forks, team, toolchain
+from fuseplan.runtime import artifacts, buffers, cuda, device, forks, team, toolchain
 from fuseplan.runtime.dispatch.binding import Binder
 from fuseplan.runtime.dispatch.failures import fail, fail_host, fail_map
 from fuseplan.runtime.dispatch.layout import Frame
@@ -25,7 +24,6 @@ _FORMATS = {"FLOAT": "f", "DOUBLE": "d", "HALF": "e", "INT8": "b", "UINT8": "B",
             "BOOLEAN": "?"}  # fmt: skip
 _lock = forks.Lock()
 _modules: list[Any] = []
-_failures: dict[tuple[str, str], ToolchainError] = {}  # by compiler and cache folder; not tried again
 
 
 def source() -> str:
@@ -50,14 +48,7 @@ def module() -> Any:
     """
     with _lock:
         if not _modules:
-            key = (settings.current().compiler, str(folders.cache()))
-            if known := _failures.get(key):
-                raise ToolchainError(known.wrong, asked=known.asked, fix=known.fix)
-            try:
-                _modules.append(_load())
-            except ToolchainError as problem:
-                _failures[key] = problem
-                raise
+            _modules.append(_load())
         return _modules[0]
 
 
@@ -96,7 +87,9 @@ def _load() -> Any:
 def make(binder: Binder, frame: Frame) -> Any:
     """A native dispatcher for the program of `binder`."""
     p = binder.program
-    slots = tuple(map(_slot, binder.slots, binder.keys, binder.defaults, binder.accepted, _layouts(binder)))
+    mappings = binder.writes.mappings if binder.writes is not None else range(len(binder.slots))
+    layouts = [(m, *(known or ((), ()))) for m, known in zip(mappings, binder.layouts, strict=True)]
+    slots = tuple(map(_slot, binder.slots, binder.keys, binder.defaults, binder.accepted, layouts))
     driver = _driver_addresses(p.device_index, bool(frame.maps)) if frame.uses_driver else None
     hooks = (binder.collect, binder.resolve, binder.resolve_workspace, fail, fail_host, fail_map,
              *((w.overlap, w.tell_autograd) if (w := binder.writes) else (None, None)))  # fmt: skip
@@ -106,12 +99,6 @@ def make(binder: Binder, frame: Frame) -> Any:
         bool(frame.rereads), driver, hooks, binder.known_keys,
         (team.address() if frame.uses_team else 0, frame.follows_torch),
     )  # fmt: skip
-
-
-def _layouts(binder: Binder) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
-    """For each slot the number of its mapping, its dims and its strides; no dims where they are not compared."""
-    mappings = binder.writes.mappings if binder.writes is not None else range(len(binder.slots))
-    return [(m, *(layout or ((), ()))) for m, layout in zip(mappings, binder.layouts, strict=True)]
 
 
 def _slot(slot: Slot, keys: tuple[object, ...], default: object, accepted: tuple[str, ...],

@@ -4,21 +4,19 @@
 /* Ask `Writes.overlap` about buffers whose spans meet; it raises if they have an element in common. What it found
  * apart once is not asked again: interleaved buffers (parts of a packed tensor) are usual. */
 static int ask(Dispatcher *d, int first, int second, int64_t distance) {
-  for (int k = 0; k < NUM_APART; ++k) {
-    const Apart *known = &d->apart[k];
-    if (known->first == first && known->second == second && known->distance == distance) return 0;
-  }
+  for (int k = 0; k < NUM_APART; ++k)
+    if (d->apart[k].first == first && d->apart[k].second == second && d->apart[k].distance == distance) return 0;
   PyObject *answer = PyObject_CallFunction(d->overlap, "iiL", first, second, (long long)distance);
   if (!answer) return -1;
   Py_DECREF(answer);
-  d->apart[d->next_apart] = (Apart){first, second, distance};
+  d->apart[d->next_apart].first = first;
+  d->apart[d->next_apart].second = second;
+  d->apart[d->next_apart].distance = distance;
   d->next_apart = (d->next_apart + 1) % NUM_APART;
   return 0;
 }
 
-static int meet(uint64_t a, int64_t a_bytes, uint64_t b, int64_t b_bytes) {
-  return a < b + (uint64_t)b_bytes && b < a + (uint64_t)a_bytes;
-}
+#define MEET(a, a_bytes, b, b_bytes) ((a) < (b) + (uint64_t)(b_bytes) && (b) < (a) + (uint64_t)(a_bytes))
 
 /* Refuse an output that shares memory with another buffer, unless it is an input of the same elements in place, and
  * a workspace that shares memory with any buffer. */
@@ -27,12 +25,12 @@ int check_overlaps(Dispatcher *d, const Call *c) {
   for (int i = 0; d->overlap != Py_None && i < d->num_slots; ++i) {
     const Slot *slot = &d->slots[i];
     if (slot->has_value) continue;
-    if (d->workspace_bytes && meet(address[i], slot->span, c->workspace, d->workspace_bytes) && ask(d, i, -1, 0))
+    if (d->workspace_bytes && MEET(address[i], slot->span, c->workspace, d->workspace_bytes) && ask(d, i, -1, 0))
       return -1;
     for (int j = 0; slot->is_output && j < d->num_slots; ++j) {
       const Slot *other = &d->slots[j];
       if (j == i || other->has_value || (other->is_output && j < i)) continue;
-      if (!meet(address[i], slot->span, address[j], other->span)) continue;
+      if (!MEET(address[i], slot->span, address[j], other->span)) continue;
       if (address[i] == address[j] && slot->mapping == other->mapping && !other->is_output) continue;
       if (ask(d, i, j, (int64_t)(address[j] - address[i]))) return -1;
     }
