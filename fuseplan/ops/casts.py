@@ -15,6 +15,7 @@ from fuseplan.ops.arrays import ArrayNamespace
 Array = Any
 
 _SATURATING = (dtypes.FP8_E4M3, dtypes.FP8_E5M2, dtypes.FP8_E8M0, dtypes.FP4_E2M1)
+_LEAST_E8M0 = 2.0**-127
 _COMPUTE = {
     "DOUBLE": dtypes.DOUBLE, "INT64": dtypes.INT64, "INT32": dtypes.INT32, "INT8": dtypes.INT32,
     "UINT8": dtypes.INT32, "BOOLEAN": dtypes.INT32,
@@ -51,11 +52,27 @@ def narrow(xp: ArrayNamespace, x: Array, t: DType) -> Array:
         return xp.astype(x != 0, target)
     if t.kind in ("int", "uint"):
         return float_to_int(xp, x, t) if _is_floating(xp, x) else _int_to_int(xp, x, t)
+    if t.bits < 32 and not _is_floating(xp, x):
+        x = _int_to_float64_odd(xp, x)
     if t in _SATURATING:
         x = xp.where(xp.abs(x) > t.max_finite, xp.sign(x) * t.max_finite, x)
+    if t is dtypes.FP8_E8M0:  # it has no zero; its least values are float32's subnormal ones, which are rounded here
+        low = _LEAST_E8M0
+        x = xp.where((x >= 0) & (x <= 1.5 * low), xp.full_like(x, low), x)
+        x = xp.where((x > 1.5 * low) & (x < 2 * low), xp.full_like(x, 2 * low), x)
     if t.bits < 32 and x.dtype == xp.dtype(dtypes.DOUBLE):
         x = _to_float32_odd(xp, x)
     return xp.astype(x, target)
+
+
+def _int_to_float64_odd(xp: ArrayNamespace, x: Array) -> Array:
+    """Integers to float64, rounding to odd, so that a second rounding is the only one that counts."""
+    wide = xp.astype(x, xp.dtype(dtypes.INT64))
+    high = wide >> 12  # 52 bits, which float64 holds
+    odd = xp.where((wide & 4095) != 0, high | 1, high)
+    is_small = (wide >= -(1 << 52)) & (wide <= 1 << 52)
+    double = xp.dtype(dtypes.DOUBLE)
+    return xp.where(is_small, xp.astype(wide, double), xp.astype(odd, double) * 4096.0)
 
 
 def _int_to_int(xp: ArrayNamespace, x: Array, t: DType) -> Array:
@@ -92,5 +109,6 @@ def _to_float32_odd(xp: ArrayNamespace, x: Array) -> Array:
     bits = near.view(int32)
     # a step towards zero is one less in the bit pattern, for either sign
     bits = xp.where((xp.abs(back) > xp.abs(x)) & (xp.abs(near) < float("inf")), bits - 1, bits)
-    bits = xp.where((back != x) & (x == x), bits | 1, bits)
+    is_finite = xp.abs(near) < float("inf")  # beyond float32's range there is no bit to set: infinity stays
+    bits = xp.where((back != x) & (x == x) & is_finite, bits | 1, bits)
     return bits.view(near.dtype)
