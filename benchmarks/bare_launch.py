@@ -31,7 +31,7 @@ def bare_launch_us(graph: Any, pack: dict[Any, Any], iters: int = 2000, rounds: 
     """Median microseconds of one cuLaunchKernel of the graph's only kernel, called in a C loop on stream 0."""
     import torch
 
-    program = graph.need_built().program
+    program = graph._plans.need_built().program
     (launch,) = [x for x in program.launches if x.kind is LaunchKind.CUDA]
     by_uid = {t.get_uid(): buffer for t, buffer in pack.items()}
     block = bytearray(launch.template)

@@ -10,7 +10,7 @@ reference API catch what they expect)::
     |- BindError              [ValueError]                 a variant pack or a buffer does not fit
     |  |- UnknownNameError    [KeyError]                   a pack names a tensor that does not exist
     |  `- MisalignedError                                  internal: take the program for any alignment
-    |- PlanIndexError         [IndexError]                 a plan index is out of range
+    |- PlanIndexError         [IndexError, RuntimeError]   a plan index is out of range
     |- PlanFileError          [ValueError]                 a plan file is damaged or not one of ours
     |- ToolchainError         [RuntimeError]               the C compiler failed; its source is kept
     |- DeviceError            [RuntimeError]               a device, driver or handle call failed
@@ -68,7 +68,7 @@ class MisalignedError(BindError):
     """An address misses the alignment of a fast path; the caller takes the general program instead."""
 
 
-class PlanIndexError(FuseplanError, IndexError):
+class PlanIndexError(FuseplanError, IndexError, RuntimeError):
     """A plan index is out of range."""
 
 

@@ -179,7 +179,7 @@ def main() -> None:
         g = make()
         g.validate()
         g.build_operation_graph()
-        (FOLDER / f"{name}.json").write_text(json.dumps(graph_to_json(g.graph), indent=1) + "\n")
+        (FOLDER / f"{name}.json").write_text(json.dumps(graph_to_json(g._draft.graph), indent=1) + "\n")
         print(name)
 
 

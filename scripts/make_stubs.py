@@ -12,15 +12,17 @@ from fuseplan.api.binding import CallForm, call_form
 from fuseplan.api.methods import document, signature
 from fuseplan.ops.schema import OpSchema, all_schemas
 
-STUB = Path(__file__).parents[1] / "fuseplan" / "api" / "op_methods.pyi"
+STUB = Path(__file__).parents[1] / "fuseplan" / "api" / "methods.pyi"
 WIDTH = 120
 HEADER = """# table
 # Written by scripts/make_stubs.py from the op schemas; do not edit.
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, overload
 
 from fuseplan.api import enums
-from fuseplan.api.construct import Construction
+from fuseplan.api.binding import CallForm
+from fuseplan.api.draft import GraphDraft
 from fuseplan.api.tensor import Tensor
 from fuseplan.ops.schema import OpSchema
 
@@ -31,6 +33,9 @@ Name: TypeAlias = str | None
 Dims: TypeAlias = Sequence[int] | dict[str, Sequence[int]] | None
 
 def attach(schema: OpSchema) -> None: ...
+def make_method(schema: OpSchema) -> Callable[..., Any]: ...
+def document(form: CallForm) -> str: ...
+def signature(form: CallForm, listed: tuple[str, ...] | None = None) -> inspect.Signature: ...
 
 """
 TYPES = {
@@ -62,7 +67,11 @@ def stub_text() -> str:
     members = [
         f"    {s.name}: {names[s.name]}\n{_document(s, 4)}" if s.name in names else _method(s) for s in all_schemas()
     ]
-    return HEADER + "\n".join((*protocols, "class OpMethods(Construction):\n" + "".join(members))).rstrip() + "\n"
+    return (
+        HEADER
+        + "\n".join((*protocols, "class OpMethods:\n    _draft: GraphDraft\n" + "".join(members))).rstrip()
+        + "\n"
+    )
 
 
 def _protocol_name(schema: OpSchema) -> str:

@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 
 from fuseplan.api import enums
-from fuseplan.api.arguments import to_int
-from fuseplan.api.arrays import is_array
-from fuseplan.api.datatypes import is_data_type, to_enum
-from fuseplan.api.tensor import Tensor, to_ints
+from fuseplan.api.datatypes import is_array, is_data_type, to_enum, to_int, to_ints
+from fuseplan.api.tensor import Tensor
 from fuseplan.errors import ArgumentError
 from fuseplan.ir.graph import AttrValue
 from fuseplan.ops.schema import Attr, OpSchema
@@ -24,16 +22,21 @@ Convert = Callable[[object], AttrValue]
 Matches = Callable[[object], bool]
 
 
+def is_number(value: object) -> bool:
+    """Whether an argument is a plain number, which no bool is."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _is_tensor(value: object) -> bool:
     return isinstance(value, Tensor) or is_array(value)
 
 
+def _is_operand(value: object) -> bool:
+    return _is_tensor(value) or is_number(value)
+
+
 def _is_anything(value: object) -> bool:
     return True
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _is_ints(value: object) -> bool:
@@ -43,7 +46,7 @@ def _is_ints(value: object) -> bool:
 _ONE_PADDING = {"padding", "pre_padding"}  # types do not tell these forms apart, but no call gives both
 
 _MATCHES: dict[str, Matches] = {
-    "float": _is_number,
+    "float": is_number,
     "int": lambda v: hasattr(v, "__index__") and not isinstance(v, bool),
     "bool": lambda v: isinstance(v, (bool, np.bool_)),
     "ints": _is_ints,
@@ -88,7 +91,7 @@ def call_form(schema: OpSchema) -> CallForm:
     given = tuple(name for name in results if name in parameters)
     ports = tuple(named(p.name) for p in schema.inputs)
     attrs = {named(a.name): a for a in schema.attrs}
-    matches: dict[str, Matches] = dict.fromkeys((*ports, *given), _is_tensor)
+    matches: dict[str, Matches] = {**dict.fromkeys(ports, _is_operand), **dict.fromkeys(given, _is_tensor)}
     matches.update(dict.fromkeys(call.arguments, _is_anything))
     matches.update({name: _matcher(a) for name, a in attrs.items() if name not in call.hidden})
     matches.update(name=lambda v: isinstance(v, str), compute_data_type=is_data_type, out_dims=_is_dims)

@@ -1,12 +1,19 @@
-"""Which element type an argument means: API members, framework dtypes by their text, and back."""
+"""Plain arguments as values: numbers and lists, element types and enums, and what an array says about itself."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum
+from math import prod
+from typing import Any
 
 from fuseplan.api import enums
 from fuseplan.dtypes import ALL_TYPES, BY_ARRAY_NAME, DType
-from fuseplan.errors import ArgumentError, cudnnGraphNotSupportedError
+from fuseplan.errors import ArgumentError, InvalidGraphError, cudnnGraphNotSupportedError
+from fuseplan.ir.graph import packed_stride
+
+_HOST_DEVICES = frozenset({1, 3})  # DLPack: kDLCPU, kDLCUDAHost
 
 _known: dict[object, DType | None] = {
     None: None,
@@ -14,6 +21,37 @@ _known: dict[object, DType | None] = {
     **{member: ALL_TYPES[member.name] for member in enums.data_type if member.name in ALL_TYPES},
     **{dtype: dtype for dtype in ALL_TYPES.values()},
 }
+
+
+def to_int(value: object, what: str, fix: str = "pass an int") -> int:
+    """An int, an IntEnum, a NumPy integer or the like as an int. Raises ArgumentError."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ArgumentError(f"{what} must be an int, not {value!r}", fix=fix)
+    return int(value.__index__())
+
+
+def to_list(value: object, what: str, fix: str = "pass a list") -> list[Any]:
+    """Any iterable but text as a list. Raises ArgumentError."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise ArgumentError(f"{what} must be a list, not {value!r}", fix=fix)
+    return list(value)
+
+
+def to_ints(value: object, what: str) -> tuple[int, ...]:
+    """A list, tuple, torch size or the like as a tuple of int. Raises ArgumentError."""
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        try:
+            return tuple(v.__index__() for v in value)
+        except AttributeError:
+            pass
+    raise ArgumentError(f"{what} must be a list of int, not {value!r}", fix="pass a list such as [1, 2, 3]")
+
+
+def to_text(value: object, what: str) -> str:
+    """A str as it is. Raises ArgumentError."""
+    if not isinstance(value, str):
+        raise ArgumentError(f"{what} must be a str, not {value!r}", fix="pass name='...'")
+    return value
 
 
 def to_dtype(value: object, what: str) -> DType | None:
@@ -86,3 +124,66 @@ def to_enum(value: object, kind: type[Enum], what: str) -> str | None:
     raise ArgumentError(
         f"{what} must be a member of {kind.__name__}, not {value!r}", fix=f"pass {kind.__name__}.<one of {names}>"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFacts:
+    """Layout of an array; strides in elements."""
+
+    dim: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: DType
+    is_host: bool
+
+    @property
+    def numel(self) -> int:
+        return prod(self.dim)
+
+
+def is_array(value: object) -> bool:
+    """Whether an object can be wrapped as a graph tensor (it exports DLPack or an array interface)."""
+    kind = type(value)
+    return (
+        hasattr(kind, "__dlpack__") or hasattr(kind, "__cuda_array_interface__") or hasattr(kind, "__array_interface__")
+    )
+
+
+def describe(array: Any, what: str) -> ArrayFacts:
+    """Facts about an array; a zero-dimensional one counts as dims [1].
+
+    Raises:
+        ArgumentError: the object says nothing about dims or element type
+        cudnnGraphNotSupportedError: its element type has no counterpart
+    """
+    shape, array_dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
+    if shape is None or array_dtype is None:
+        raise ArgumentError(
+            f"{what}: a {type(array).__name__} has no shape and dtype", fix="pass an array that exports DLPack"
+        )
+    dim = tuple(int(d) for d in shape)
+    dtype = dtype_of_array(array_dtype, what)
+    stride = _strides(array, dim, what)
+    return ArrayFacts(dim or (1,), stride or (1,), dtype, _is_host(array))
+
+
+def _strides(array: Any, dim: tuple[int, ...], what: str) -> tuple[int, ...]:
+    in_elements = getattr(array, "stride", None)
+    if callable(in_elements):
+        return tuple(int(s) for s in in_elements())
+    in_bytes = getattr(array, "strides", None)
+    if in_bytes is not None and not callable(in_bytes):
+        size = int(array.dtype.itemsize)
+        if any(int(s) % size for s in in_bytes):
+            raise InvalidGraphError(
+                f"{what}: strides of {list(in_bytes)} bytes are no multiples of its element size {size}",
+                fix="pass a copy of the array",
+            )
+        return tuple(int(s) // size for s in in_bytes)
+    return packed_stride(dim)
+
+
+def _is_host(array: Any) -> bool:
+    where = getattr(array, "__dlpack_device__", None)
+    if where is not None:
+        return int(where()[0]) in _HOST_DEVICES
+    return not hasattr(type(array), "__cuda_array_interface__")

@@ -1,131 +1,186 @@
-"""Running a graph: packs, streams, overrides, binding ahead, tuning."""
+"""Running the plans of a graph: runners by plan, also under other dims and strides; streams, tuning."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from fuseplan.api.handles import Handle, check_handle
-from fuseplan.api.pack import from_sequence, normalise, to_overrides
-from fuseplan.api.runners import Runners
+from fuseplan.api.draft import GraphDraft
+from fuseplan.api.handles import CPU_ORDINAL, Handle, check_handle, default_handle
+from fuseplan.api.pack import Overrides, names_of, normalise
+from fuseplan.api.planning import DECLINES, PlanSet
+from fuseplan.errors import BindError, GraphStateError, InvalidGraphError, cudnnGraphNotSupportedError
+from fuseplan.ir.graph import Graph
 from fuseplan.plan import tune
+from fuseplan.plan.execute import Runner
+from fuseplan.plan.plan import BuiltPlan
+from fuseplan.plan.planner import PlanList, make_plans
+from fuseplan.plan.tune import Progress, TuneReport
 
-if TYPE_CHECKING:
-    from fuseplan.plan.rank import Entry
-    from fuseplan.plan.tune import Progress, TuneReport
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+MAX_OVERRIDES = 64  # shapes kept per graph; the oldest goes first
 
 
-class Execution(Runners):
-    """Calls on a built graph. One built graph may be run from several threads with their own packs."""
+class RunnerCache:
+    """Finds or makes the runner of a call: a built plan with every way that a pack may name its tensors.
 
-    def execute(
-        self,
-        tensor_dict: Any,
-        workspace: Any = None,
-        handle: Handle | None = None,
-        override_uids: list[int] | None = None,
-        override_shapes: list[list[int]] | None = None,
-        override_strides: list[list[int]] | None = None,
-        tensor_uids: list[int] | None = None,
-    ) -> None:
-        """Run the selected plan; an unbuilt graph is built first.
+    Attributes:
+        ready: the runner of the selected plan, if it has one
+    """
 
-        Args:
-            tensor_dict: buffer by tensor, uid or name; or a list of buffers with `tensor_uids`
-            workspace: buffer or address of at least `get_workspace_size()` bytes; None if that is 0
-            handle: stream to run on; None takes the graph's handle, else this thread's default
-            override_uids, override_shapes, override_strides: other dims and strides for this call
-        Raises:
-            BindError: a buffer is missing or does not fit; nothing was written
+    def __init__(self, draft: GraphDraft, plans: PlanSet) -> None:
+        self.draft, self.plans = draft, plans
+        self.ready: Runner | None = None
+        self.by_index: dict[int, Runner] = {}
+        self.siblings: dict[Overrides, PlanList] = {}
+        self._sibling_runners: dict[tuple[Overrides, str], Runner] = {}
+        plans.forget = self._forget
+
+    def _forget(self) -> None:
+        self.ready = None
+        for index in [i for i in list(self.by_index) if i not in self.plans.built]:
+            self.by_index.pop(index, None)
+
+    def selected(self, overrides: Overrides) -> Runner:
+        """The runner of the selected plan, under other dims if there are overrides."""
+        if overrides:
+            return self._sibling(self.plans.need_built(), overrides)
+        index = self.plans.selected
+        runner = self.at(index, ())
+        if index == self.plans.selected:
+            self.ready = runner
+        return runner
+
+    def at(self, index: int, overrides: Overrides) -> Runner:
+        """The runner of a plan, built now if needed."""
+        built = self.plans.build(index)
+        if overrides:
+            return self._sibling(built, overrides)
+        return self.by_index.get(index) or self.by_index.setdefault(index, self.make(built))
+
+    def make(self, built: BuiltPlan, plans: PlanList | None = None) -> Runner:
+        """A runner whose packs may name tensors in every way that the API has."""
+        names, keys = self._uids_by_name(), {}
+        for slot in built.program.slots:
+            tensor = self.draft.uids.holders.get(slot.uid)
+            own: tuple[object, ...] = (slot.uid,) if tensor is None else (tensor, slot.uid)
+            keys[slot.uid] = (*own, slot.name) if names.get(slot.name) == slot.uid else own
+        general = getattr(plans or self.plans.ranked, "general", None)
+        return Runner(built, keys, self._defaults(), self._normaliser(), general, self._virtual_keys())
+
+    def _normaliser(self) -> Callable[[Any], dict[int, Any]]:
+        """What makes a pack by uid of any other, or raises what is wrong with it."""
+        names, virtual = self._uids_by_name(), self._virtual_keys()
+        holders = None if self.plans.loaded is not None else self.draft.uids.holders
+        return lambda pack: normalise(pack, names, self.draft.name, virtual, holders)
+
+    def _defaults(self) -> dict[int, object]:
+        return {tensor.get_uid(): buffer for tensor, buffer in self.draft.default_buffers.items()}
+
+    def _uids_by_name(self) -> Mapping[str, int | None]:
+        if self.plans.loaded is not None:
+            return names_of((slot.name, slot.uid) for slot in self.plans.loaded.program.slots)
+        return names_of((t.get_name(), t.get_uid()) for t in self.draft.tensors)
+
+    def _virtual_keys(self) -> Mapping[object, str]:
+        """What a pack may mean a virtual tensor by, with its name: itself, its name, a uid that the user gave it.
+
+        Not a uid that it was given here: a pack that serves several graphs may have another graph's under the number.
         """
-        runner = self.ready
-        if runner is None or override_uids is not None or override_shapes is not None:
-            overrides = to_overrides(override_uids, override_shapes, override_strides)
-            runner = self.runner_for(None, overrides)
-        if tensor_uids is not None:
-            tensor_dict = from_sequence(tensor_dict, tensor_uids)
-        runner.execute(tensor_dict, workspace, self.stream_of(handle))
+        found: dict[object, str] = {}
+        names = self._uids_by_name()
+        for tensor in self.draft.tensors:
+            if tensor.get_is_virtual():
+                name, uid = tensor.get_name(), tensor.get_uid()
+                found[tensor] = name
+                if names.get(name) == uid:
+                    found[name] = name
+                if tensor._is_user_uid:
+                    found[uid] = name
+        return found
 
-    def execute_plan_at_index(
-        self,
-        tensor_dict: Any,
-        workspace: Any = None,
-        index: int = 0,
-        handle: Handle | None = None,
-        override_uids: list[int] | None = None,
-        override_shapes: list[list[int]] | None = None,
-        override_strides: list[list[int]] | None = None,
-        *,
-        tensor_uids: list[int] | None = None,
-    ) -> None:  # table
-        """Run the plan at an index, built now if needed; the selection stays. Arguments as for `execute`."""
-        runner = self._runners.get(index)  # a plan that a filter bars later leaves this table
-        if runner is None or override_uids is not None or override_shapes is not None:
-            runner = self.runner_for(index, to_overrides(override_uids, override_shapes, override_strides))
-        if tensor_uids is not None:
-            tensor_dict = from_sequence(tensor_dict, tensor_uids)
-        runner.execute(tensor_dict, workspace, self.stream_of(handle))
-
-    def bind(self, pack: Any, workspace: Any = None, handle: Handle | None = None) -> Callable[[], None]:
-        """Check a pack once and return a call that runs the selected plan on it without checking again."""
-        runner = self.ready or self.runner_for(None, ())
-        bound: Callable[[], None] = runner.bind(pack, workspace, self.stream_of(handle))
-        return bound
+    def stream(self, handle: Handle | None) -> int:
+        """The stream to run on. Raises where the handle is dead or belongs to another device."""
+        device = self.draft.device
+        if handle is None:
+            handle = self.draft.handle
+            if handle is None:
+                return 0 if device.kind == "cpu" else default_handle(device).stream or 0
+        if type(handle) is not Handle or handle.backend_handle is None:
+            check_handle(handle)
+        if handle._ordinal != (CPU_ORDINAL if device.kind == "cpu" else device.index):
+            raise BindError(
+                f"graph {self.draft.name!r} is for {device}, but the handle is {handle!r}",
+                fix="use a handle of the graph's device, or make the graph with this handle",
+            )
+        return handle.stream or 0
 
     def autotune(
-        self,
-        pack: Any,
-        workspace: Any = None,
-        handle: Handle | None = None,
-        *,
-        budget_s: float = 30.0,
-        progress: Progress | None = None,
+        self, pack: Any, workspace: Any, handle: Handle | None, budget_s: float, progress: Progress | None
     ) -> TuneReport:
-        """Compare candidates with the judge, time those that are right, and select the fastest.
-
-        Args:
-            budget_s: no candidate is started after this many seconds; the best so far counts
-            progress: called after each candidate with its row, how many are done, and of how many
-        """
-        self.build()
-        plans = self.need_plans("autotune()")
-        by_uid = {t._uid: buffer for t, buffer in self.default_buffers.items()}
-        by_uid.update(normalise(pack, self.uids_by_name(), self.name, self.virtual_keys()))
-        stream = self.stream_of(handle)
-        report = tune.autotune(plans, self.make_runner, by_uid, workspace, stream, budget_s, progress, self._barred_by)
+        """Compare plans with the judge, time those that are right, select the fastest."""
+        ranked = self.plans.need_list("autotune()")
+        by_uid, stream = {**self._defaults(), **self._normaliser()(pack)}, self.stream(handle)
+        report = tune.autotune(ranked, self.make, by_uid, workspace, stream, budget_s, progress, self.plans.barred_by)
         if report.best is not None:
-            self.build_index(report.best)
-            self.select_index(report.best)
+            self.plans.build(report.best)
+            self.plans.select(report.best)
         return report
 
-    def _barred_by(self, entry: Entry) -> str:
-        """Why filters or the limit on workspace bar a plan that is built; empty if they do not."""
-        reason = next((why for keep in self.filters if (why := keep(entry))), "")
-        return reason or (self.over_workspace_limit(entry.built) if entry.built is not None else "")
+    def _sibling(self, built: BuiltPlan, overrides: Overrides) -> Runner:
+        key = (overrides, built.name)
+        runner = self._sibling_runners.get(key)
+        if runner is None:
+            runner = _keep(self._sibling_runners, key, self.make(*self.sibling_plan(built, overrides)))
+        return runner
 
-    def get_workspace_size(
-        self,
-        handle: Handle | None = None,
-        override_uids: list[int] | None = None,
-        override_shapes: list[list[int]] | None = None,
-        override_strides: list[list[int]] | None = None,
-    ) -> int:
-        """Bytes of workspace that the selected plan needs. Raises GraphStateError before a build."""
-        check_handle(handle, is_optional=True)
-        self.need_built()
-        index = self.selected
-        return self.get_workspace_size_plan_at_index(index, handle, override_uids, override_shapes, override_strides)
+    def sibling_plan(self, built: BuiltPlan, overrides: Overrides) -> tuple[BuiltPlan, PlanList]:
+        """The plan of the same engine and knobs under other dims; if that does not build, the first that does."""
+        plans = self.siblings.get(overrides)
+        if plans is None:
+            plans = make_plans(self._override_graph(overrides), self.draft.device, None)
+            plans = _keep(self.siblings, overrides, plans)
+        reasons = []
+        for index in plans.again(built):
+            entry = plans.entries[index]
+            barred = next((why for keep in self.plans.filters if (why := keep(entry))), "")
+            if barred:
+                reasons.append(f"{entry.name}: barred by a filter: {barred}")
+                continue
+            try:
+                return plans.build(index), plans
+            except DECLINES as error:
+                reasons.append(f"{entry.name}: {error}")
+        raise cudnnGraphNotSupportedError(
+            f"no plan of graph {self.draft.name!r} takes these shapes: {reasons}",
+            fix="make a graph with these dims and strides to see what each engine refuses",
+        )
 
-    def get_workspace_size_plan_at_index(
-        self,
-        index: int,
-        handle: Handle | None = None,
-        override_uids: list[int] | None = None,
-        override_shapes: list[list[int]] | None = None,
-        override_strides: list[list[int]] | None = None,
-    ) -> int:
-        """Bytes of workspace that the plan at an index needs; builds it if needed."""
-        check_handle(handle, is_optional=True)
-        built = self.build_index(index)
-        overrides = to_overrides(override_uids, override_shapes, override_strides)
-        return self.sibling_plan(built, overrides)[0].workspace_bytes if overrides else built.workspace_bytes
+    def _override_graph(self, overrides: Overrides) -> Graph:
+        name, graph = self.draft.name, self.draft.graph
+        if not self.draft.options.can_override:
+            raise GraphStateError(
+                f"graph {name!r} was not made for other shapes", fix="pass is_override_shape_enabled=True to pygraph"
+            )
+        if self.plans.loaded is not None or graph is None:
+            raise GraphStateError(
+                f"graph {name!r} was loaded and has no tensors to override", fix="build it from its operations"
+            )
+        for uid, (dim, _) in overrides:
+            spec = graph.tensors.get(uid)
+            if spec is None:
+                raise BindError(f"graph {name!r} has no tensor with uid {uid} to override", fix="use a tensor's uid")
+            if len(spec.dim) != len(dim):
+                raise InvalidGraphError(
+                    f"override of tensor {spec.name!r} has {len(dim)} dims, the tensor {len(spec.dim)}",
+                    fix="an override keeps the rank",
+                )
+        return self.draft.infer(dict(overrides))
+
+
+def _keep(held: dict[Key, Value], key: Key, made: Value) -> Value:
+    """Enter a value under a new key, at most MAX_OVERRIDES of them; the value of a thread that came first stays."""
+    while len(held) >= MAX_OVERRIDES:
+        held.pop(next(iter(held)), None)
+    return held.setdefault(key, made)

@@ -6,9 +6,7 @@ import importlib.util
 import itertools
 import sys
 import threading
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from fuseplan.engines.registry import engines_for
 from fuseplan.errors import ArgumentError, DeviceError
@@ -86,6 +84,9 @@ class Handle:
         place = "cpu" if self._ordinal == CPU_ORDINAL else f"cuda:{self._ordinal}"
         state = "destroyed" if self.backend_handle is None else f"stream {self.stream:#x}"
         return f"Handle({place}, {state})"
+
+
+handle = Handle  # the API has both names
 
 
 def device_at(ordinal: int) -> Device:
@@ -214,23 +215,20 @@ def _can_use_cuda() -> bool:
     return bool(cuda_devices()) and bool(importlib.util.find_spec("triton") or importlib.util.find_spec("torch"))
 
 
-def resolve_device(handle: Handle | None, options: Mapping[str, Any]) -> Device:
-    """The device of a graph, from its handle, its options, or what the machine has.
-
-    Args:
-        options: device, device_property, sm_count, sm_version of the constructor
-    """
-    named, facts = options["device"], options["device_property"]
+def resolve_device(
+    handle: Handle | None, named: str | None, facts: Device | None, sm_count: int | None, sm_version: int | None
+) -> Device:
+    """The device of a graph: that of its handle, of facts, of a name, or what the machine has."""
     if handle is not None:
         device = handle.target
     elif facts is not None:
-        device = facts.device
+        device = facts
     elif named is not None:
         device = create_handle(named).target
     else:
         device = device_at(current_ordinal())
-    if device.kind == "cuda" and options["sm_version"]:
-        device = replace(device, arch=f"sm_{int(options['sm_version'])}")
-    if options["sm_count"]:
-        device = replace(device, sm_count=int(options["sm_count"]))
+    if device.kind == "cuda" and sm_version:
+        device = replace(device, arch=f"sm_{sm_version}")
+    if sm_count:
+        device = replace(device, sm_count=sm_count)
     return device

@@ -1,13 +1,17 @@
-"""Knobs as users see them: a type, a range, and values by type or by name."""
+"""Choosing among plans: knobs as users see them, and filters by name and notes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 
 from fuseplan.api import enums
-from fuseplan.api.arguments import to_int
+from fuseplan.api.datatypes import to_int, to_list
 from fuseplan.errors import ArgumentError
+from fuseplan.plan.rank import Entry
+
+Filter = Callable[[Entry], str]  # the reason for barring an entry, empty to keep it
 
 
 class knob:  # noqa: N801 - the API's own name
@@ -78,3 +82,35 @@ def ranges(choices: Iterable[Mapping[str, int]]) -> list[knob]:
             values.setdefault(name, set()).add(value)
     known = enums.knob_type.__members__
     return [knob(known.get(name, name), max(found), min(found), 1) for name, found in sorted(values.items())]
+
+
+def bar_names(parts: Iterable[str]) -> Filter:
+    """Bar plans whose name contains any of these strings."""
+    if isinstance(parts, str):
+        raise ArgumentError(f"engine names must be a list of str, not {parts!r}", fix=f"pass [{parts!r}]")
+    wanted = tuple(to_list(parts, "engine names"))
+    for part in wanted:
+        if not isinstance(part, str):
+            raise ArgumentError(f"engine names must be a list of str, not {part!r}", fix=f"pass [{str(part)!r}]")
+
+    def reason(entry: Entry) -> str:
+        hit = next((part for part in wanted if part in entry.name), None)
+        return f"its name contains {hit!r}" if hit is not None else ""
+
+    return reason
+
+
+def by_notes(field: str, notes: Iterable[Enum], *, wanted: bool) -> Filter:
+    """Bar plans that lack any of these notes, or those that have any; `field` names the notes' field of an entry."""
+    found = tuple(to_list(notes, "notes", "pass a list of members of a note enum"))
+    for note in found:
+        if not isinstance(note, Enum):
+            raise ArgumentError(f"notes must be members of a note enum, not {note!r}", fix="pass a list of members")
+    names = {note.name for note in found}
+
+    def reason(entry: Entry) -> str:
+        there = set(getattr(entry, field))
+        wrong = names - there if wanted else names & there
+        return f"it {'lacks' if wanted else 'has'} the note {min(wrong)}" if wrong else ""
+
+    return reason

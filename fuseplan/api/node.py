@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,9 +60,12 @@ class Node:
 
     def draft(self, drafts: dict[Tensor, DraftTensor]) -> DraftNode:
         """A copy for inference, in the IR's names; `drafts` collects the copies of the tensors."""
+        for tensor in (*self.inputs.values(), *self.outputs.values()):
+            if tensor not in drafts:
+                drafts[tensor] = copy.copy(tensor._draft)
         own = {name: inner for inner, name in schema.schema_of(self.op).call.names.items()}
-        inputs = {own.get(p, p): drafts.get(t) or draft_tensor(t, drafts) for p, t in self.inputs.items()}
-        outputs = {own.get(p, p): drafts.get(t) or draft_tensor(t, drafts) for p, t in self.outputs.items()}
+        inputs = {own.get(port, port): drafts[t] for port, t in self.inputs.items()}
+        outputs = {own.get(port, port): drafts[t] for port, t in self.outputs.items()}
         params = {own.get(name, name): value for name, value in self.params.items()}
         return DraftNode(self.op, self.name, inputs, outputs, params, self.compute)
 
@@ -77,31 +81,21 @@ class Node:
             to_dtype(context.intermediate_data_type, "intermediate_data_type"),
             to_dtype(context.compute_data_type, "compute_data_type"),
         )
-        drafts: dict[Tensor, DraftTensor] = {}
-        draft = self.draft(drafts)
+        draft = self.draft({})
         for made in draft.inputs.values():
             made.is_virtual = False
         builder.nodes.append(draft)
         infer.complete(builder)
         for result, found in zip(self.outputs.values(), draft.outputs.values(), strict=True):
-            if result._dim is None and found.dim:
+            if result._draft.dim is None and found.dim:
                 result.set_dim(found.dim)
-            if result._stride is None and found.stride:
+            if result._draft.stride is None and found.stride:
                 result.set_stride(found.stride)
-            if result._dtype is None and found.dtype:
+            if result._draft.dtype is None and found.dtype:
                 result.set_data_type(found.dtype)
 
     def __repr__(self) -> str:
         return f"Node({self.name!r}, {self.node_type.name})"
-
-
-def draft_tensor(tensor: Tensor, drafts: dict[Tensor, DraftTensor]) -> DraftTensor:
-    """A copy of what the user set, entered into `drafts`."""
-    made = drafts[tensor] = DraftTensor(
-        tensor._uid, tensor._name, tensor._dim, tensor._stride, tensor._dtype, tensor._is_virtual,
-        tensor._is_pass_by_value, tensor._value, tensor._is_constant,
-    )  # fmt: skip
-    return made
 
 
 def kind_of_op(op: str) -> enums.NodeType:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from fuseplan.api.arguments import to_int, to_list
-from fuseplan.api.tensor import Tensor, to_ints
+from fuseplan.api.datatypes import to_int, to_ints, to_list
+from fuseplan.api.tensor import Tensor
 from fuseplan.errors import ArgumentError, BindError, UnknownNameError
 
 Names = Mapping[str, int | None]  # name -> uid, None where several tensors share it
@@ -23,12 +23,18 @@ def names_of(tensors: Iterable[tuple[str, int]]) -> dict[str, int | None]:
 
 
 def normalise(
-    pack: Mapping[Any, Any], names: Names, graph: str, virtual: Mapping[object, str] = _NONE
+    pack: Mapping[Any, Any],
+    names: Names,
+    graph: str,
+    virtual: Mapping[object, str] = _NONE,
+    holders: Mapping[int, Tensor] | None = None,
 ) -> dict[int, Any]:
     """The pack by uid. Keys that are None are left out; a buffer that is None counts as missing.
 
     Args:
         virtual: keys that name a virtual tensor, with its name
+        holders: the graph's tensors by uid; None for a loaded graph, which has none: the tensors of the graph that was
+            saved stand for their uids
     Raises:
         UnknownNameError: a name that no tensor has
         BindError: a name that several tensors have, a virtual tensor, or two buffers for one tensor
@@ -40,19 +46,14 @@ def normalise(
             fix="pass {tensor: buffer}, or a list of buffers with tensor_uids=",
         )
     found: dict[int, Any] = {}
+    foreign: list[Tensor] = []
     for key, buffer in pack.items():
         if key is None or buffer is None:
             continue
-        if isinstance(key, Tensor):
-            uid = key._uid
-        elif isinstance(key, str):
-            uid = _uid_of(key, names, graph)
-        elif hasattr(key, "__index__"):
-            uid = key.__index__()
-        else:
-            raise ArgumentError(
-                f"a pack's keys are tensors, uids or names, not {key!r}", fix="use the tensor that the graph returned"
-            )
+        uid = _uid_of(key, names, graph)
+        if isinstance(key, Tensor) and holders is not None and not _is_meant(key, holders.get(uid)):
+            foreign.append(key)
+            continue
         if key in virtual:
             raise BindError(
                 f"tensor {virtual[key]!r} (uid {uid}) of graph {graph!r} is virtual: nothing is stored in its buffer",
@@ -64,19 +65,42 @@ def normalise(
                 f"the pack for graph {graph!r} has two buffers for uid {uid}, one of them under {key!r}",
                 fix="give each tensor one buffer, under one of its keys",
             )
+    _refuse_foreign(foreign, found, holders or {}, graph)
     return found
 
 
-def _uid_of(name: str, names: Names, graph: str) -> int:
-    uid = names.get(name)
+def _refuse_foreign(foreign: list[Tensor], found: Mapping[int, Any], holders: Mapping[int, Tensor], graph: str) -> None:
+    """Refuse tensors of another graph that would stand for a tensor of this one. Raises BindError."""
+    for key in foreign:
+        if key.get_uid() in holders and key.get_uid() not in found:
+            raise BindError(
+                f"a key of the pack for graph {graph!r} is tensor {key.get_name()!r} of graph {key._owner.name!r}",
+                fix=f"use the tensors of graph {graph!r}, their names, or uids that you gave to both with set_uid",
+            )
+
+
+def _is_meant(key: Tensor, own: Tensor | None) -> bool:
+    """Whether a key is the graph's own tensor, or one of another graph that the user gave the same uid."""
+    return key is own or (own is not None and key._is_user_uid and own._is_user_uid)
+
+
+def _uid_of(key: Any, names: Names, graph: str) -> int:
+    """The uid that a key stands for. Raises UnknownNameError, BindError, ArgumentError."""
+    if isinstance(key, Tensor):
+        return key.get_uid()
+    if not isinstance(key, str):
+        if hasattr(key, "__index__"):
+            return int(key.__index__())
+        raise ArgumentError(
+            f"a pack's keys are tensors, uids or names, not {key!r}", fix="use the tensor that the graph returned"
+        )
+    uid = names.get(key)
     if uid is not None:
         return uid
-    if name in names:
-        raise BindError(
-            f"several tensors of graph {graph!r} are named {name!r}", fix="use the tensor or its uid as key"
-        )
+    if key in names:
+        raise BindError(f"several tensors of graph {graph!r} are named {key!r}", fix="use the tensor or its uid as key")
     listed = ", ".join(repr(n) for n in list(names)[:12])
-    raise UnknownNameError(f"graph {graph!r} has no tensor named {name!r}", fix=f"it has {listed}")
+    raise UnknownNameError(f"graph {graph!r} has no tensor named {key!r}", fix=f"it has {listed}")
 
 
 def from_sequence(buffers: Any, tensor_uids: Any) -> dict[int, Any]:

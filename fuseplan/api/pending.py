@@ -96,6 +96,18 @@ GEMM_NAMES = frozenset(
     "MhcProjectionBackward mhc_projection_backward moe_grouped_matmul situ_mlp swiglu_mlp swiglu_moe".split()
 )
 
+#: Functions of the module `ops`.
+OPS_NAMES = frozenset(
+    """
+    Nvfp4BlockScaleDequantizer Nvfp4BlockScaleQuantizer b2b_causal_conv1d block_sparse_attention_backward
+    block_sparse_attention_backward_jax block_sparse_attention_forward block_sparse_attention_forward_jax
+    block_sparse_attention_fp8_forward causal_conv1d causal_conv1d_nwh causal_conv1d_update
+    fft_causal_conv1d kimi_delta_attention_backward_jax kimi_delta_attention_forward_jax
+    nvfp4_block_scale_dequantize nvfp4_block_scale_quantize qsa_backward qsa_forward qsa_indexed_backward
+    qsa_indexed_forward qsa_select_decode_forward qsa_select_decode_paged_forward qsa_select_forward
+    """.split()
+)
+
 #: Beginning of a name -> what to use instead; the first that fits counts.
 INSTEAD: tuple[tuple[str, str], ...] = (
     ("sdpa_fp8", "sdpa on HALF or BFLOAT16 tensors"),
@@ -130,11 +142,11 @@ def missing_graph_name(name: str) -> AttributeError:
     return AttributeError(f"'pygraph' object has no attribute {name!r}")
 
 
-def missing_module_name(name: str) -> AttributeError:
-    """The error for an attribute that the module does not have."""
+def get_module_name(name: str) -> Any:
+    """`__getattr__` of the module. Raises NotYetAvailableError for a name of the API, else AttributeError."""
     if name in MODULE_NAMES:
-        return _pending("fuseplan", name)
-    return AttributeError(f"module 'fuseplan' has no attribute {name!r}")
+        raise _pending("fuseplan", name)
+    raise AttributeError(f"module 'fuseplan' has no attribute {name!r}")
 
 
 def missing_gemm_name(name: str) -> AttributeError:
@@ -142,6 +154,13 @@ def missing_gemm_name(name: str) -> AttributeError:
     if name in GEMM_NAMES:
         return _pending("fuseplan.gemm", name)
     return AttributeError(f"module 'fuseplan.gemm' has no attribute {name!r}")
+
+
+def missing_ops_name(name: str) -> AttributeError:
+    """The error for an attribute that the API's module of operations does not have."""
+    if name in OPS_NAMES:
+        return _pending("fuseplan.ops", name)
+    return AttributeError(f"module 'fuseplan.ops' has no attribute {name!r}")
 
 
 def _pending(owner: str, name: str) -> NotYetAvailableError:

@@ -1,16 +1,14 @@
-"""The last three steps: list plans, check them, build them."""
+"""The plans of one graph: listing, barring, choosing and building them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from fuseplan.api import enums
-from fuseplan.api.arguments import to_int, to_list
-from fuseplan.api.datatypes import to_enum
-from fuseplan.api.filters import Filter
-from fuseplan.api.knobs import by_name
-from fuseplan.api.validation import Validation
+from fuseplan.api.datatypes import to_int, to_list
+from fuseplan.api.draft import GraphDraft
+from fuseplan.api.knobs import Filter, by_name, knob, ranges
 from fuseplan.errors import (
     ArgumentError,
     GraphStateError,
@@ -19,215 +17,257 @@ from fuseplan.errors import (
     ToolchainError,
     cudnnGraphNotSupportedError,
 )
-from fuseplan.plan.planner import make_plans
+from fuseplan.plan.plan import BuiltPlan
+from fuseplan.plan.planner import PlanList, make_plans
+from fuseplan.plan.rank import Entry
 from fuseplan.runtime import logs
-
-if TYPE_CHECKING:
-    from fuseplan.plan.plan import BuiltPlan
-    from fuseplan.plan.planner import PlanList
-    from fuseplan.plan.rank import Entry
 
 #: What makes a walk over plans go on to the next; any other exception is a fault and propagates.
 DECLINES = (NotImplementedError, cudnnGraphNotSupportedError, ImportError, ToolchainError)
 _DEFAULT_MODES = (enums.heur_mode.A, enums.heur_mode.FALLBACK)
+LIBRARY_IDS = range(10000)  # engine ids that belong to libcudnn
 
 
-class Planning(Validation):
-    """Listing, choosing and building plans."""
+class Offers:
+    """What the engines of a graph offer, whatever plans the user listed."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        super().__init__(options)
-        self.filters: list[Filter] = []
-        self.workspace_limit: int | None = None
+    def __init__(self, draft: GraphDraft) -> None:
+        self.draft = draft
+        self.found: list[Entry] = []
 
-    def create_execution_plans(self, heuristics: Iterable[enums.heur_mode] | None = None) -> None:
-        """Ask every engine and make one ranked list of plans; once per graph.
-
-        Args:
-            heuristics: modes, in order; None is [A, FALLBACK]
-        Raises:
-            GraphStateError: the graph has plans already
-            cudnnGraphNotSupportedError: nothing can run it; lists every refusal
-        """
-        if self.plan_list is not None:
+    @property
+    def entries(self) -> list[Entry]:
+        """One ranked list over all engines. Raises GraphStateError on an open graph."""
+        if not self.draft.is_frozen:
             raise GraphStateError(
-                f"graph {self.name!r} has execution plans already", fix="make a new graph to plan with other modes"
+                f"graph {self.draft.name!r} has no engines yet", fix="call build_operation_graph() first"
+            )
+        if not self.found:
+            self.found = list(make_plans(self.draft.validated(), self.draft.device, _mode_names(None)).entries)
+        return self.found
+
+    @property
+    def engine_ids(self) -> list[int]:
+        """Engines that can take a part of the graph."""
+        return list(dict.fromkeys(entry.engine_id for entry in self.entries))
+
+    def engine_at(self, engine: int) -> int:
+        """The id that an engine id or a position stands for."""
+        if engine not in LIBRARY_IDS:
+            return engine
+        ids = self.engine_ids
+        return ids[engine] if engine not in ids and engine < len(ids) else engine
+
+    def knobs_of(self, engine: int) -> list[knob]:
+        """Knobs of an engine, by id or position, and the range that they have. Raises PlanIndexError."""
+        ids, wanted = self.engine_ids, self.engine_at(engine)
+        if wanted not in ids:
+            raise PlanIndexError(
+                f"graph {self.draft.name!r} has no engine {engine}", fix=f"it has the engine ids {ids}"
+            )
+        return ranges(entry.knobs for entry in self.entries if entry.engine_id == wanted)
+
+
+class PlanSet:
+    """The ranked plans of a graph, those that are built, and the selected one.
+
+    Attributes:
+        ranked: the ranked plans, None before planning
+        built: plans by index
+        selected: index of the plan that execute runs
+        is_pinned: build no other plan than the selected one
+        offers: what the engines could do, listed or not
+        loaded: the only plan of a graph that came from a plan file
+        forget: called when another plan is selected, or one is not built any more
+    """
+
+    def __init__(self, draft: GraphDraft) -> None:
+        self.draft = draft
+        self.ranked: PlanList | None = None
+        self.built: dict[int, BuiltPlan] = {}
+        self.selected, self.is_pinned = 0, False
+        self.loaded: BuiltPlan | None = None
+        self.forget: Callable[[], None] = lambda: None
+        self.filters: list[Filter] = []
+        self._workspace_limit: int | None = None
+        self.offers = Offers(draft)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The ranked entries; empty before planning."""
+        return list(self.ranked.entries) if self.ranked else []
+
+    @property
+    def current(self) -> BuiltPlan | None:
+        """The selected plan if it is built."""
+        return self.built.get(self.selected)
+
+    def need_built(self) -> BuiltPlan:
+        """The selected plan. Raises GraphStateError if it is not built."""
+        if self.current is None:
+            raise GraphStateError(f"graph {self.draft.name!r} is not built", fix="call build_plans() or build() first")
+        return self.current
+
+    def need_list(self, action: str) -> PlanList:
+        """The plans. Raises GraphStateError before planning."""
+        if self.ranked is None:
+            raise GraphStateError(
+                f"graph {self.draft.name!r} has no execution plans yet, so {action} is too early",
+                fix="call create_execution_plans() first, or build() for all steps",
+            )
+        return self.ranked
+
+    def entry(self, index: int) -> Entry:
+        """One entry. Raises PlanIndexError."""
+        entries = self.need_list("asking for a plan").entries
+        index = to_int(index, f"plan index of graph {self.draft.name!r}", f"pass 0 to {len(entries) - 1}")
+        if not 0 <= index < len(entries):
+            raise PlanIndexError(
+                f"plan index {index} is out of range for graph {self.draft.name!r}",
+                fix=f"it has {len(entries)} plans, 0 to {len(entries) - 1}",
+            )
+        return entries[index]
+
+    def create(self, heuristics: Iterable[enums.heur_mode] | None) -> None:
+        """Ask every engine and make one ranked list. Raises cudnnGraphNotSupportedError if it is empty."""
+        if self.ranked is not None:
+            raise GraphStateError(
+                f"graph {self.draft.name!r} has execution plans already",
+                fix="make a new graph to plan with other modes",
             )
         modes = _mode_names(heuristics)
-        self.build_operation_graph()
-        plans = make_plans(self.validated(), self.device, modes)
+        graph, device = self.draft.freeze(), self.draft.device
+        plans = make_plans(graph, device, modes)
         if not plans.entries:
-            raise _nothing_runs(self.name, f"on {self.device}", plans.refusals)
-        self._adopt_plans(plans)
-        refused = "; ".join(plans.refusals) or "none"
+            raise self._nothing_runs(f"on {device}", plans.refusals)
+        if modes == _mode_names(None):
+            self.offers.found = list(plans.entries)
+        self._adopt(plans)
         logs.info(
-            f"graph {self.name!r} on {self.device}: {len(plans.entries)} plans, the first is {plans.entries[0].name}; "
-            f"refusals: {refused}"
+            f"graph {graph.name!r} on {device}: {len(plans.entries)} plans, the first is {plans.entries[0].name}; "
+            f"refusals: {'; '.join(plans.refusals) or 'none'}"
         )
 
-    def create_execution_plan(self, engine_id: int, knobs: dict[Any, int] | None = None) -> Planning:
-        """Append exactly this plan (replay of a choice); its index is the count less one."""
-        engine_id = to_int(engine_id, "engine_id of create_execution_plan()")
-        named = by_name(knobs)
-        self.build_operation_graph()
-        plans = self.plan_list
-        if plans is None:
-            plans = make_plans(self.validated(), self.device, None)
-        plans.append(engine_id, named)
-        self._adopt_plans(plans)
-        return self
+    def append(self, engine: int, knobs: Mapping[Any, int] | None) -> None:
+        """Add exactly this plan, of an engine by its id or by its position among the engines of the graph."""
+        engine, named = to_int(engine, "engine_id of create_execution_plan()"), by_name(knobs)
+        graph = self.draft.freeze()
+        plans = self.ranked if self.ranked is not None else make_plans(graph, self.draft.device, None)
+        plans.append(self.offers.engine_at(engine), named)
+        self._adopt(plans)
 
-    def _adopt_plans(self, plans: PlanList) -> None:
-        self.plan_list = plans
+    def adopt_loaded(self, plans: Any, plan: BuiltPlan) -> None:
+        """Take over the plan of a file."""
+        self.loaded, self.ranked, self.built = plan, plans, {0: plan}
+        self.offers.found = list(plans.entries)
+        self.select(0)
+
+    def _adopt(self, plans: PlanList) -> None:
+        self.ranked = plans
         for keep in self.filters:
-            self._apply_filter(keep)
+            self._apply(keep)
 
     def check_support(self) -> None:
         """Confirm that some listed plan is not barred. Raises cudnnGraphNotSupportedError."""
-        plans = self.need_plans("check_support()")
-        if all(entry.barred for entry in plans.entries):
-            reasons = [f"plan {i} {e.name}: {e.barred}" for i, e in enumerate(plans.entries)]
-            raise _nothing_runs(self.name, "with these filters", reasons)
+        entries = self.need_list("check_support()").entries
+        if all(entry.barred for entry in entries):
+            reasons = [f"plan {i} {e.name}: {e.barred}" for i, e in enumerate(entries)]
+            raise self._nothing_runs("with these filters", reasons)
 
-    def build_plans(
-        self, policy: enums.build_plan_policy = enums.build_plan_policy.HEURISTICS_CHOICE, *, ctx: Any = None
-    ) -> None:
-        """Build the first plan that works from the selected one on, or all of them.
-
-        Raises:
-            cudnnGraphNotSupportedError: none builds; lists the reason of each
-        """
-        del ctx
-        build_all = to_enum(policy, enums.build_plan_policy, "policy of build_plans()") == "ALL"
-        if self.plan_list is None:
-            self.create_execution_plans()
+    def build_some(self, *, is_all: bool) -> None:
+        """Build the first plan that works from the selected one on, or all. Raises cudnnGraphNotSupportedError."""
         if self.is_pinned:
-            self.build_index(self.selected)
+            self.build(self.selected)
             return
-        count = len(self.need_plans("build_plans()").entries)
-        walk = range(count) if build_all else [*range(self.selected, count), *range(self.selected)]
+        count = len(self.need_list("build_plans()").entries)
         reasons, works = [], []
-        for i in walk:
-            reason = self._try_index(i)
+        for index in range(count) if is_all else [*range(self.selected, count), *range(self.selected)]:
+            reason = self._try(index)
             if reason:
-                reasons.append(reason)
+                reasons.append(f"plan {index} {self.entry(index).name}: {reason}")
                 continue
-            works.append(i)
-            if not build_all:
+            works.append(index)
+            if not is_all:
                 break
         if not works:
-            raise _nothing_runs(self.name, "when built", reasons)
+            raise self._nothing_runs("when built", reasons)
         if self.selected not in works:
-            self.select_index(works[0])
+            self.select(works[0])
 
-    def _try_index(self, index: int) -> str:
+    def _try(self, index: int) -> str:
         """Build a plan; the reason if it declines."""
-        name = self.need_entry(index).name
         try:
-            self.build_index(index)
+            self.build(index)
         except DECLINES as error:
-            return f"plan {index} {name}: {error}"
+            return str(error)
         except InvalidGraphError:
-            barred = self.need_entry(index).barred
-            if not barred:
+            if not self.entry(index).barred:
                 raise
-            return f"plan {index} {name}: barred by a filter, {barred}"
+            return f"barred by a filter, {self.entry(index).barred}"
         return ""
 
-    def build(self, heuristics: Iterable[enums.heur_mode] | None = None, ctx: Any = None) -> None:
-        """All five steps, skipping those that are done."""
-        del ctx
-        if self.current_plan() is not None:
-            return
-        self.build_operation_graph()
-        if self.plan_list is None:
-            self.create_execution_plans(heuristics)
-        self.check_support()
-        self.build_plans()
-
-    def build_plan_at_index(self, index: int) -> Planning:
-        """Build this plan and select it."""
-        self.build_index(index)
-        self.select_index(index)
-        return self
-
-    def select_plan(self, index: int) -> Planning:
-        """Pin this plan: if it does not build, build_plans() raises instead of trying the next."""
-        self.need_plans("select_plan()")
-        self.need_entry(index)
-        self.select_index(index)
-        self.is_pinned = True
-        return self
-
-    def select_index(self, index: int) -> None:
-        """Make this the plan that execute runs."""
-        self.selected = index
-
-    def build_index(self, index: int) -> BuiltPlan:
+    def build(self, index: int) -> BuiltPlan:
         """The built plan at an index, built now if needed.
 
         Raises:
             PlanIndexError: out of range
             InvalidGraphError: a filter bars the plan
         """
-        plans, entry = self.need_plans("building a plan"), self.need_entry(index)
+        plans, entry, name = self.need_list("building a plan"), self.entry(index), self.draft.name
         if not entry.barred and index not in self.built:
             made = plans.build(index)
-            entry.barred = self.over_workspace_limit(made)
+            entry.barred = self._over_limit(made)
             if not entry.barred:
                 self.built[index] = made
-                logs.info(f"graph {self.name!r}: plan {index} {entry.name} is built, workspace {made.workspace_bytes}")
+                logs.info(f"graph {name!r}: plan {index} {entry.name} is built, workspace {made.workspace_bytes}")
         if entry.barred:
             raise InvalidGraphError(
-                f"plan {index} ({entry.name}) of graph {self.name!r} is barred by a filter: {entry.barred}",
+                f"plan {index} ({entry.name}) of graph {name!r} is barred by a filter: {entry.barred}",
                 fix="use another index, or make the graph without the filter",
             )
         return self.built[index]
 
-    def over_workspace_limit(self, built: BuiltPlan) -> str:
-        """Why the limit on workspace bars a built plan; empty if it does not."""
-        needed, limit = built.workspace_bytes, self.workspace_limit
-        return f"it needs {needed} bytes of workspace, over {limit}" if limit is not None and needed > limit else ""
+    def select(self, index: int) -> None:
+        """Make this the plan that execute runs."""
+        self.selected = index
+        self.forget()
 
-    def current_plan(self) -> BuiltPlan | None:
-        """The selected plan if it is built."""
-        return self.built.get(self.selected)
-
-    def need_plans(self, action: str) -> PlanList:
-        """The plans. Raises GraphStateError before planning."""
-        if self.plan_list is None:
-            raise GraphStateError(
-                f"graph {self.name!r} has no execution plans yet, so {action} is too early",
-                fix="call create_execution_plans() first, or build() for all steps",
-            )
-        return self.plan_list
-
-    def need_entry(self, index: int) -> Entry:
-        """One entry. Raises PlanIndexError."""
-        entries = self.need_plans("asking for a plan").entries
-        index = to_int(index, f"plan index of graph {self.name!r}", f"pass 0 to {len(entries) - 1}")
-        if not 0 <= index < len(entries):
-            raise PlanIndexError(
-                f"plan index {index} is out of range for graph {self.name!r}",
-                fix=f"it has {len(entries)} plans, 0 to {len(entries) - 1}",
-            )
-        return entries[index]
+    def barred_by(self, entry: Entry) -> str:
+        """Why filters or the limit on workspace bar a plan, listed or not; empty if they do not."""
+        reason = next((why for keep in self.filters if (why := keep(entry))), "")
+        return reason or (self._over_limit(entry.built) if entry.built is not None else "")
 
     def add_filter(self, keep: Filter) -> None:
         """Record a filter and apply it to the plans that are there."""
         self.filters.append(keep)
-        self._apply_filter(keep)
+        self._apply(keep)
 
-    def _apply_filter(self, keep: Filter) -> None:
-        for i, entry in enumerate(self.plan_list.entries if self.plan_list else ()):
-            reason = "" if entry.barred else keep(entry)
-            if reason:
-                entry.barred = reason
-                self.unbuild(i)
+    def limit_workspace(self, num_bytes: int) -> None:
+        """Bar plans that need more workspace than this."""
+        self._workspace_limit = to_int(num_bytes, "workspace_limit", "pass bytes")
+        for index, built in list(self.built.items()):
+            self._bar(index, self._over_limit(built))
 
-    def unbuild(self, index: int) -> None:
-        """Forget a built plan."""
-        self.built.pop(index, None)
+    def _apply(self, keep: Filter) -> None:
+        for index, entry in enumerate(self.entries):
+            self._bar(index, "" if entry.barred else keep(entry))
+
+    def _bar(self, index: int, reason: str) -> None:
+        if reason:
+            self.entry(index).barred = reason
+            self.built.pop(index, None)
+            self.forget()
+
+    def _over_limit(self, built: BuiltPlan) -> str:
+        needed, limit = built.workspace_bytes, self._workspace_limit
+        return f"it needs {needed} bytes of workspace, over {limit}" if limit is not None and needed > limit else ""
+
+    def _nothing_runs(self, where: str, reasons: Iterable[str]) -> cudnnGraphNotSupportedError:
+        listed = "\n".join(f"    {reason}" for reason in reasons) or "    no engine answered"
+        return cudnnGraphNotSupportedError(
+            f"no plan can run graph {self.draft.name!r} {where}:\n{listed}",
+            fix="allow heur_mode.FALLBACK, drop filters, or change what the refusals name",
+        )
 
 
 def _mode_names(heuristics: Iterable[enums.heur_mode] | enums.heur_mode | None) -> tuple[str, ...]:
@@ -238,11 +278,3 @@ def _mode_names(heuristics: Iterable[enums.heur_mode] | enums.heur_mode | None) 
         if not isinstance(mode, enums.heur_mode):
             raise ArgumentError(f"heuristics must be a list of heur_mode, not {mode!r}", fix="pass [heur_mode.A]")
     return tuple(mode.name for mode in modes)
-
-
-def _nothing_runs(name: str, where: str, reasons: Iterable[str]) -> cudnnGraphNotSupportedError:
-    listed = "\n".join(f"    {reason}" for reason in reasons) or "    no engine answered"
-    return cudnnGraphNotSupportedError(
-        f"no plan can run graph {name!r} {where}:\n{listed}",
-        fix="allow heur_mode.FALLBACK, drop filters, or change what the refusals name",
-    )

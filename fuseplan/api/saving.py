@@ -1,76 +1,191 @@
-"""Saving a built graph and loading it again; a structure as JSON text."""
+"""Saving: a structure as JSON, enough to declare it again; plan files; the call forms of `deserialize`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from typing import Any
 
-from fuseplan.api import structure
+from fuseplan import dtypes
+from fuseplan.api import enums
+from fuseplan.api.binding import call_form
+from fuseplan.api.datatypes import to_enum, to_ints
+from fuseplan.api.draft import GraphDraft
 from fuseplan.api.handles import Handle, check_handle
-from fuseplan.api.inspection import Inspection
+from fuseplan.api.node import Node
+from fuseplan.api.planning import PlanSet
+from fuseplan.api.tensor import Tensor
 from fuseplan.api.version import __version__
-from fuseplan.errors import ArgumentError, GraphStateError, cudnnGraphNotSupportedError
+from fuseplan.errors import ArgumentError, GraphStateError, PlanFileError, cudnnGraphNotSupportedError
+from fuseplan.ir.graph import DraftTensor
+from fuseplan.ir.serialize import typed
+from fuseplan.ops.schema import schema_of
 from fuseplan.plan import plan_file
+from fuseplan.plan.plan import BuiltPlan
 from fuseplan.plan.rank import Entry
 
-if TYPE_CHECKING:
-    from fuseplan.plan.plan import BuiltPlan
+FORMAT, VERSION = "fuseplan-structure", 1
+_TYPES = ("io_dtype", "intermediate_dtype", "compute_dtype")
 
 
-class Saving(Inspection):
-    """Serialisation."""
+def structure_of(graph: GraphDraft) -> str:
+    """The structure as JSON text."""
+    data = {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": graph.name,
+        "context": {name: _type_name(getattr(graph, name)) for name in _TYPES},
+        "tensors": [_tensor_to_json(t) for t in graph.tensors],
+        "nodes": [_node_to_json(n) for n in graph.nodes],
+    }
+    return json.dumps(data)
 
-    _file: bytes = b""  # what a loaded plan came from
 
-    def serialize(self, *, as_bytes: bool = False, include_kernels: bool = True) -> list[int] | bytes:
-        """The selected plan with its compiled kernels, as the bytes of a plan file.
+def declare(text: str, graph: GraphDraft) -> None:
+    """Declare the structure in an empty graph. Raises PlanFileError and leaves the graph empty."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PlanFileError(f"the text is not JSON: {error}", fix="pass what repr(graph) gives") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
+        raise PlanFileError(
+            f"the text is not the structure of a graph in format version {VERSION}", fix="pass what repr(graph) gives"
+        )
+    try:
+        types = {name: _type_of(data["context"][name]) for name in _TYPES}
+        tensors = [_tensor_from_json(t, graph) for t in data["tensors"]]
+        by_uid = {t.get_uid(): t for t in tensors}
+        if len(by_uid) != len(tensors):
+            raise ValueError("two tensors have the same uid")
+        for tensor, entry in zip(tensors, data["tensors"], strict=True):
+            if entry["ragged_offset"] is not None:
+                tensor._ragged_offset = by_uid[entry["ragged_offset"]]
+        nodes = [_node_from_json(n, by_uid) for n in data["nodes"]]
+        name = typed(data["name"], str)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise PlanFileError(f"the structure is damaged: {error!r}", fix="write it again with repr(graph)") from error
+    graph.name, graph.nodes, graph.tensors = name, nodes, tensors
+    graph.io_dtype, graph.intermediate_dtype, graph.compute_dtype = types.values()
+    for tensor in tensors:
+        graph.uids.add(tensor)
 
-        Args:
-            as_bytes: return bytes instead of a list of ints
-            include_kernels: accepted; compiled kernels are always in the file
-        Raises:
-            GraphStateError: the graph is not built; `repr(graph)` gives its structure
-        """
-        del include_kernels
-        built = self.need_built()
-        data = plan_file.dump(built, __version__) if self.loaded is None else self._file
-        return data if as_bytes else list(data)
 
-    def deserialize(self, *args: Any, **kwargs: Any) -> None:
-        """Load a plan (bytes or list of ints) or a structure (JSON text) into an empty graph.
+def _type_name(dtype: dtypes.DType | None) -> str | None:
+    return None if dtype is None else dtype.name
 
-        Call forms: ``deserialize(pyobj, enforce_precompiled=False)`` and
-        ``deserialize(handle_, pyobj, enforce_precompiled=False)``. After a plan the graph counts as built
-        and runs with uids; after a structure the five steps follow.
 
-        Raises:
-            GraphStateError: the graph is not empty
-            PlanFileError: the data is damaged or something else
-            cudnnGraphNotSupportedError: the plan was made for another device or version
-        """
-        handle, data, enforce_precompiled = _deserialize_arguments(args, kwargs)
-        if self.node_list or self.tensor_list or self.plan_list is not None:
-            raise GraphStateError(f"graph {self.name!r} is not empty", fix="deserialise into a new pygraph()")
-        if isinstance(data, str):
-            if enforce_precompiled:
-                raise cudnnGraphNotSupportedError(
-                    "a structure holds no compiled kernels", fix="load a plan made by serialize(), or allow compiling"
-                )
-            structure.from_json(data, self)
-        else:
-            device = handle.target if handle is not None else self.device
-            file = _to_bytes(data)
-            loaded = plan_file.load(file, device, enforce_precompiled=enforce_precompiled)
-            self._file = file
-            self._device = device
-            self._adopt_loaded(loaded)
-        if handle is not None:
-            self.handle = handle
+def _type_of(name: str | None) -> dtypes.DType | None:
+    return None if name is None else dtypes.dtype_of(name)
 
-    def _adopt_loaded(self, loaded: BuiltPlan) -> None:
-        self.loaded, self.graph, self.is_frozen = loaded, loaded.graph, True
-        plans: Any = LoadedPlans(loaded)
-        self.plan_list, self.built = plans, {0: loaded}
-        self.select_index(0)
+
+def _tensor_to_json(t: Tensor) -> dict[str, Any]:
+    draft = t._draft
+    return {
+        "uid": draft.uid,
+        "is_user_uid": t._is_user_uid,
+        "name": draft.name,
+        "dim": draft.dim,
+        "stride": draft.stride,
+        "data_type": _type_name(draft.dtype),
+        "is_virtual": draft.is_virtual,
+        "is_result": t._is_result,
+        "is_pass_by_value": draft.is_pass_by_value,
+        "value": draft.value,
+        "is_constant": draft.is_constant,
+        "ragged_offset": None if t._ragged_offset is None else t._ragged_offset.get_uid(),
+        "ragged_offset_multiplier": t._ragged_multiplier,
+        "reordering_type": t._reordering,
+        "alignment_value": t._alignment_value,
+        "alignment": t._alignment,
+    }
+
+
+def _tensor_from_json(data: dict[str, Any], graph: GraphDraft) -> Tensor:
+    def flag(key: str) -> bool:
+        return typed(data[key], bool)
+
+    name, value = typed(data["name"], str), data["value"]
+    if not isinstance(value, bool | int | float | None):
+        raise TypeError(f"tensor {name!r} has the value {value!r}")
+    if value is None and flag("is_constant"):
+        raise ValueError(f"tensor {name!r} is a constant without a value")
+    dim, stride = (to_ints(data[key], key) if data[key] else None for key in ("dim", "stride"))
+    draft = DraftTensor(
+        typed(data["uid"], int), name, dim, stride, _type_of(data["data_type"]), flag("is_virtual"),
+        flag("is_pass_by_value"), value, flag("is_constant"),
+    )  # fmt: skip
+    made = Tensor(graph, draft, is_result=flag("is_result"))
+    made._is_user_uid = flag("is_user_uid")
+    made._reordering = to_enum(data["reordering_type"], enums.tensor_reordering, "reordering_type")
+    made.set_ragged_offset_multiplier(data["ragged_offset_multiplier"])
+    made.set_alignment_value(data["alignment_value"]).set_alignment(data["alignment"])
+    return made
+
+
+def _node_to_json(n: Node) -> dict[str, Any]:
+    return {
+        "op": n.op,
+        "name": n.name,
+        "kind": n.node_type.name,
+        "compute_data_type": _type_name(n.compute),
+        "inputs": {port: t.get_uid() for port, t in n.inputs.items()},
+        "outputs": {port: t.get_uid() for port, t in n.outputs.items()},
+        "params": n.params,
+    }
+
+
+def _node_from_json(data: dict[str, Any], by_uid: dict[int, Tensor]) -> Node:
+    made = Node(typed(data["name"], str), None, _type_of(data["compute_data_type"]), op=typed(data["op"], str))
+    made.inputs = {port: by_uid[uid] for port, uid in data["inputs"].items()}
+    made.outputs = {port: by_uid[uid] for port, uid in data["outputs"].items()}
+    try:
+        form = call_form(schema_of(made.op))
+    except KeyError as error:
+        raise cudnnGraphNotSupportedError(
+            f"node {made.name!r} of the structure is of op {made.op!r}, which fuseplan does not have",
+            fix="use the release that wrote it, or build the graph of other operations",
+        ) from error
+    results = {*form.given_results, *(port for port, _ in form.results)}
+    unknown = (made.inputs.keys() - set(form.ports)) | (made.outputs.keys() - results)
+    missing = results - form.optional_results - made.outputs.keys()
+    if unknown or missing:
+        raise ValueError(f"node {made.name!r} has ports {sorted(unknown)} too many and lacks {sorted(missing)}")
+    for key, value in data["params"].items():  # a parameter that the op does not have is a KeyError
+        made.params[key] = None if value is None else form.converts[key](value)
+    return made
+
+
+def save(plan: BuiltPlan) -> bytes:
+    """The plan as the bytes of a plan file."""
+    return plan_file.dump(plan, __version__)
+
+
+def load(data: Any, draft: GraphDraft, plans: PlanSet, handle: Handle | None, precompiled: bool) -> bytes:
+    """Load a plan (bytes or list of ints) or a structure (JSON text) into an empty graph; the bytes of a plan.
+
+    Args:
+        precompiled: refuse what would have to be compiled
+    Raises:
+        GraphStateError: the graph is not empty
+        PlanFileError: the data is damaged or something else
+        cudnnGraphNotSupportedError: the plan was made for another device or version
+    """
+    if draft.nodes or draft.tensors or plans.ranked is not None:
+        raise GraphStateError(f"graph {draft.name!r} is not empty", fix="deserialise into a new pygraph()")
+    file = b""
+    if not isinstance(data, str):
+        device, file = handle.target if handle is not None else draft.device, _to_bytes(data)
+        loaded = plan_file.load(file, device, enforce_precompiled=precompiled)
+        draft.adopt(loaded.graph, device)
+        plans.adopt_loaded(LoadedPlans(loaded), loaded)
+    elif precompiled:
+        raise cudnnGraphNotSupportedError(
+            "a structure holds no compiled kernels", fix="load a plan made by serialize(), or allow compiling"
+        )
+    else:
+        declare(data, draft)
+    if handle is not None:
+        draft.handle = handle
+    return file
 
 
 class LoadedPlans:
@@ -97,7 +212,7 @@ class LoadedPlans:
         return f"graph {self.graph.name!r} on {self.device}: loaded from a plan file\n   0 {self.plan.name}"
 
 
-def _deserialize_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Handle | None, Any, bool]:
+def deserialize_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Handle | None, Any, bool]:
     """Handle, data and enforce_precompiled of either call form."""
     names = ["handle_", "pyobj", "enforce_precompiled"]
     has_handle = "handle_" in kwargs or (args and (args[0] is None or isinstance(args[0], Handle)))

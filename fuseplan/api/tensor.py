@@ -1,51 +1,43 @@
-"""Graph tensors as users see them: chaining setters, getters that return copies, identity hash."""
+"""Graph tensors as users see them: chaining setters, getters that return copies, identity hash; and their uids."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from fuseplan.api import enums
-from fuseplan.api.arguments import to_int
-from fuseplan.api.datatypes import to_dtype, to_enum, to_member
-from fuseplan.dtypes import DType
+from fuseplan.api.datatypes import to_dtype, to_enum, to_int, to_ints, to_member
 from fuseplan.errors import ArgumentError, InvalidGraphError
-from fuseplan.ir.graph import TensorSpec, packed_stride
-
-if TYPE_CHECKING:
-    from fuseplan.api.state import GraphState
+from fuseplan.ir.graph import DraftTensor, TensorSpec, packed_stride
 
 Scalar = bool | int | float
 
 
-def to_ints(value: object, what: str) -> tuple[int, ...]:
-    """A list, tuple, torch size or the like as a tuple of int. Raises ArgumentError."""
-    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
-        try:
-            return tuple(v.__index__() for v in value)
-        except AttributeError:
-            pass
-    raise ArgumentError(f"{what} must be a list of int, not {value!r}", fix="pass a list such as [1, 2, 3]")
+class Owner(Protocol):
+    """What a tensor asks of the graph that it belongs to."""
+
+    name: str
+    uids: UidTable
+
+    def touch(self, action: str, tensor: Tensor | None = None) -> None:
+        """Announce a change. Raises GraphStateError on a frozen graph."""
+
+    def spec_of(self, uid: int) -> TensorSpec | None:
+        """What validation found out about a tensor."""
 
 
 class TensorFields:
     """What the user set on a tensor; the getters add what validation inferred."""
 
     __slots__ = (
-        "_alignment", "_alignment_value", "_dim", "_dtype", "_graph", "_is_constant", "_is_pass_by_value", "_is_result",
-        "_is_user_uid", "_is_virtual", "_name", "_ragged_multiplier", "_ragged_offset", "_reordering", "_stride",
-        "_uid", "_value", "_vector",
+        "_alignment", "_alignment_value", "_draft", "_is_result", "_is_user_uid", "_owner", "_ragged_multiplier",
+        "_ragged_offset", "_reordering", "_vector",
     )  # fmt: skip
 
-    def __init__(self, graph: GraphState, uid: int, name: str, *, is_result: bool = False) -> None:
-        self._graph, self._uid, self._name, self._is_result = graph, uid, name, is_result
-        self._is_virtual = is_result
-        self._is_user_uid = self._is_pass_by_value = self._is_constant = False
-        self._dim: tuple[int, ...] | None = None
-        self._stride: tuple[int, ...] | None = None
-        self._dtype: DType | None = None
-        self._value: Scalar | None = None
+    def __init__(self, owner: Owner, draft: DraftTensor, *, is_result: bool = False) -> None:
+        self._owner, self._draft, self._is_result = owner, draft, is_result
+        self._is_user_uid = False
         self._ragged_offset: Tensor | None = None
         self._ragged_multiplier = 1
         self._reordering: str | None = None
@@ -53,45 +45,40 @@ class TensorFields:
         self._vector = (1, -1)  # count and dimension of a vectorised layout
 
     def _spec(self) -> TensorSpec | None:
-        return self._graph.spec_of(self._uid)
+        return self._owner.spec_of(self._draft.uid)
 
     def get_uid(self) -> int:
-        return self._uid
+        return self._draft.uid
 
     def get_name(self) -> str:
-        return self._name
+        return self._draft.name
 
     def get_dim(self) -> list[int]:
         """Dims; after validation the inferred ones, empty if unknown."""
-        if self._dim is not None:
-            return list(self._dim)
-        spec = self._spec()
-        return list(spec.dim) if spec else []
+        found = self._draft if self._draft.dim is not None else self._spec()
+        return list(found.dim) if found and found.dim else []
 
     def get_stride(self) -> list[int]:
         """Strides in elements; after validation the inferred ones, empty if unknown."""
-        if self._stride is not None:
-            return list(self._stride)
-        spec = self._spec()
-        if spec:
-            return list(spec.stride)
-        return list(packed_stride(self._dim)) if self._dim and not self._is_result else []
+        draft = self._draft
+        found = draft if draft.stride is not None else self._spec()
+        if found and found.stride is not None:
+            return list(found.stride)
+        return list(packed_stride(draft.dim)) if draft.dim and not self._is_result else []
 
     def get_data_type(self) -> enums.data_type:
         """Element type; after validation the inferred one, NOT_SET if unknown."""
-        if self._dtype is not None:
-            return to_member(self._dtype)
-        spec = self._spec()
-        return to_member(spec.dtype if spec else None)
+        found = self._draft if self._draft.dtype is not None else self._spec()
+        return to_member(found.dtype if found else None)
 
     def get_is_virtual(self) -> bool:
-        return self._is_virtual
+        return self._draft.is_virtual
 
     def get_is_pass_by_value(self) -> bool:
-        return self._is_pass_by_value
+        return self._draft.is_pass_by_value
 
     def get_has_compile_time_constant(self) -> bool:
-        return self._is_constant
+        return self._draft.is_constant
 
     def get_ragged_offset_multiplier(self) -> int:
         return self._ragged_multiplier
@@ -132,21 +119,21 @@ class TensorFields:
     @property
     def pass_by_value_data(self) -> Scalar | None:
         """The value that the graph owns (`tensor_scalar`), else None."""
-        return self._value
+        return self._draft.value
 
     def __repr__(self) -> str:
         return json.dumps(self._as_dict())
 
     def _as_dict(self) -> dict[str, object]:
         return {
-            "name": self._name,
-            "uid": self._uid,
+            "name": self._draft.name,
+            "uid": self._draft.uid,
             "dim": self.get_dim(),
             "stride": self.get_stride(),
             "data_type": self.get_data_type().name,
-            "is_virtual": self._is_virtual,
-            "is_pass_by_value": self._is_pass_by_value,
-            "pass_by_value": self._value,
+            "is_virtual": self._draft.is_virtual,
+            "is_pass_by_value": self._draft.is_pass_by_value,
+            "pass_by_value": self._draft.value,
             "reordering_type": self._reordering,
         }
 
@@ -161,36 +148,36 @@ class Tensor(TensorFields):
 
     def set_uid(self, uid: int) -> Tensor:
         """Name the tensor by a uid of the user's; an automatic holder of it moves away."""
-        self._graph.touch("set_uid", self)
-        self._graph.uids.claim(self, to_int(uid, f"uid of tensor {self._name!r}"))
+        self._owner.touch("set_uid", self)
+        self._owner.uids.claim(self, to_int(uid, f"uid of tensor {self._draft.name!r}"))
         return self
 
     def set_name(self, name: str) -> Tensor:
-        self._graph.touch("set_name", self)
+        self._owner.touch("set_name", self)
         if not isinstance(name, str):
-            raise ArgumentError(f"name of tensor {self._name!r} must be a str, not {name!r}", fix="pass a str")
-        self._name = name
+            raise ArgumentError(f"name of tensor {self._draft.name!r} must be a str, not {name!r}", fix="pass a str")
+        self._draft.name = name
         return self
 
     def set_dim(self, dim: Iterable[int]) -> Tensor:
-        self._graph.touch("set_dim", self)
-        self._dim = to_ints(dim, f"dim of tensor {self._name!r}") or None
+        self._owner.touch("set_dim", self)
+        self._draft.dim = to_ints(dim, f"dim of tensor {self._draft.name!r}") or None
         return self
 
     def set_stride(self, stride: Iterable[int]) -> Tensor:
-        self._graph.touch("set_stride", self)
-        self._stride = to_ints(stride, f"stride of tensor {self._name!r}") or None
+        self._owner.touch("set_stride", self)
+        self._draft.stride = to_ints(stride, f"stride of tensor {self._draft.name!r}") or None
         return self
 
     def set_data_type(self, dtype: object) -> Tensor:
         """Set the element type: a data_type member or a torch dtype."""
-        self._graph.touch("set_data_type", self)
-        self._dtype = to_dtype(dtype, f"data type of tensor {self._name!r}")
+        self._owner.touch("set_data_type", self)
+        self._draft.dtype = to_dtype(dtype, f"data type of tensor {self._draft.name!r}")
         return self
 
     def set_is_virtual(self, value: bool) -> Tensor:
-        self._graph.touch("set_is_virtual", self)
-        self._is_virtual = bool(value)
+        self._owner.touch("set_is_virtual", self)
+        self._draft.is_virtual = bool(value)
         return self
 
     def set_output(self, value: bool) -> Tensor:
@@ -198,60 +185,61 @@ class Tensor(TensorFields):
         return self.set_is_virtual(not value)
 
     def set_is_pass_by_value(self, value: bool) -> Tensor:
-        self._graph.touch("set_is_pass_by_value", self)
-        self._is_pass_by_value = bool(value)
+        self._owner.touch("set_is_pass_by_value", self)
+        self._draft.is_pass_by_value = bool(value)
         return self
 
     def set_ragged_offset(self, ragged_offset: Tensor) -> Tensor:
-        self._graph.touch("set_ragged_offset", self)
+        self._owner.touch("set_ragged_offset", self)
         if ragged_offset is not None and not isinstance(ragged_offset, Tensor):
-            raise ArgumentError(f"ragged offset of {self._name!r} must be a graph tensor", fix="make it with tensor()")
+            raise ArgumentError(
+                f"ragged offset of {self._draft.name!r} must be a graph tensor", fix="make it with tensor()"
+            )
         self._ragged_offset = ragged_offset
         return self
 
     def set_ragged_offset_multiplier(self, multiplier: int) -> Tensor:
-        self._graph.touch("set_ragged_offset_multiplier", self)
-        self._ragged_multiplier = _at_least_one(multiplier, f"ragged offset multiplier of {self._name!r}")
+        self._owner.touch("set_ragged_offset_multiplier", self)
+        self._ragged_multiplier = _at_least_one(multiplier, f"ragged offset multiplier of {self._draft.name!r}")
         return self
 
     def set_reordering_type(self, reordering_type: enums.tensor_reordering) -> Tensor:
-        self._graph.touch("set_reordering_type", self)
-        self._reordering = to_enum(reordering_type, enums.tensor_reordering, f"reordering type of {self._name!r}")
+        self._owner.touch("set_reordering_type", self)
+        what = f"reordering type of {self._draft.name!r}"
+        self._reordering = to_enum(reordering_type, enums.tensor_reordering, what)
         return self
 
     def set_alignment_value(self, value: int) -> Tensor:
         """Promise that every stored value is a multiple of `value`."""
-        self._graph.touch("set_alignment_value", self)
-        self._alignment_value = _at_least_one(value, f"alignment value of {self._name!r}")
+        self._owner.touch("set_alignment_value", self)
+        self._alignment_value = _at_least_one(value, f"alignment value of {self._draft.name!r}")
         return self
 
     def set_alignment(self, alignment: int) -> Tensor:
         """Promise an address alignment in bytes; a fast path, never a condition."""
-        self._graph.touch("set_alignment", self)
-        self._alignment = _at_least_one(alignment, f"alignment of {self._name!r}")
+        self._owner.touch("set_alignment", self)
+        self._alignment = _at_least_one(alignment, f"alignment of {self._draft.name!r}")
         return self
 
     def set_vector_count_and_dimension(self, vector_count: int, vector_dimension: int) -> Tensor:
-        self._graph.touch("set_vector_count_and_dimension", self)
-        self._vector = (_at_least_one(vector_count, f"vector count of {self._name!r}"), int(vector_dimension))
+        self._owner.touch("set_vector_count_and_dimension", self)
+        self._vector = (_at_least_one(vector_count, f"vector count of {self._draft.name!r}"), int(vector_dimension))
         return self
 
     def validate(self) -> None:
         """Check what the user set on this tensor alone. Raises InvalidGraphError."""
-        if self._is_virtual and self._is_pass_by_value:
-            raise InvalidGraphError(f"tensor {self._name!r} is virtual and pass-by-value", fix="choose one of the two")
-        if self._dim is not None and self._stride is not None and len(self._dim) != len(self._stride):
+        draft, what = self._draft, f"tensor {self._draft.name!r}"
+        if draft.is_virtual and draft.is_pass_by_value:
+            raise InvalidGraphError(f"{what} is virtual and pass-by-value", fix="choose one of the two")
+        if draft.dim is not None and draft.stride is not None and len(draft.dim) != len(draft.stride):
             raise InvalidGraphError(
-                f"tensor {self._name!r} has {len(self._dim)} dims but {len(self._stride)} strides",
-                fix="give one stride per dim",
+                f"{what} has {len(draft.dim)} dims but {len(draft.stride)} strides", fix="give one stride per dim"
             )
-        if any(d < 1 for d in self._dim or ()):
-            raise InvalidGraphError(
-                f"tensor {self._name!r} has dims {self.get_dim()}", fix="extents must be at least 1"
-            )
+        if any(d < 1 for d in draft.dim or ()):
+            raise InvalidGraphError(f"{what} has dims {self.get_dim()}", fix="extents must be at least 1")
         if self._ragged_multiplier != 1 and self._ragged_offset is None:
             raise InvalidGraphError(
-                f"tensor {self._name!r} has a ragged offset multiplier but no ragged offset",
+                f"{what} has a ragged offset multiplier but no ragged offset",
                 fix="call set_ragged_offset, or leave the multiplier at 1",
             )
 
@@ -264,3 +252,55 @@ def _at_least_one(value: int, what: str) -> int:
     if number < 1:
         raise InvalidGraphError(f"{what} is {number}", fix="it must be at least 1")
     return number
+
+
+class UidTable:
+    """uid -> tensor. A user's uid takes the place of an automatic one silently; two equal ones are an error later."""
+
+    def __init__(self) -> None:
+        self.holders: dict[int, Tensor] = {}
+        self._next = 1
+        self._contested: dict[int, list[Tensor]] = {}  # equal user uids, by uid
+
+    def take_next(self) -> int:
+        """The next automatic uid; `add` must follow."""
+        uid = self._next
+        while uid in self.holders:
+            uid += 1
+        self._next = uid + 1
+        return uid
+
+    def add(self, tensor: Tensor) -> None:
+        """Enter a tensor under the uid that it has."""
+        self.holders[tensor._draft.uid] = tensor
+
+    def claim(self, tensor: Tensor, uid: int) -> None:
+        """Give a tensor a uid that the user chose."""
+        self.release(tensor)
+        holder = self.holders.get(uid)
+        tensor._draft.uid, tensor._is_user_uid = uid, True
+        if holder is not None and holder._is_user_uid:
+            self._contested.setdefault(uid, [holder]).append(tensor)
+            return
+        self.holders[uid] = tensor
+        if holder is not None:
+            holder._draft.uid = self.take_next()
+            self.add(holder)
+
+    def release(self, tensor: Tensor) -> None:
+        """Forget that a tensor holds its uid."""
+        uid = tensor._draft.uid
+        rivals = self._contested.get(uid)
+        if rivals and tensor in rivals:
+            rivals.remove(tensor)
+            self.holders[uid] = rivals[0]
+            if len(rivals) == 1:
+                del self._contested[uid]
+        elif self.holders.get(uid) is tensor:
+            del self.holders[uid]
+
+    def check(self) -> None:
+        """Raise InvalidGraphError if two tensors were given the same uid."""
+        for uid, rivals in self._contested.items():
+            names = " and ".join(repr(t._draft.name) for t in rivals)
+            raise InvalidGraphError(f"tensors {names} have the same uid {uid}", fix="give each tensor its own uid")

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from fuseplan.api import enums
-from fuseplan.api.handles import Handle, current_ordinal, default_handle, destroy_default_handles, set_stream
-from fuseplan.api.handles import create_handle as _create_handle
+from fuseplan.api.datatypes import is_array
+from fuseplan.api.handles import (
+    Handle,
+    check_handle,
+    current_ordinal,
+    default_handle,
+    destroy_default_handles,
+    device_at,
+    set_stream,
+)
+from fuseplan.api.pack import names_of
+from fuseplan.api.pending import BLOCKED_ON_WRAPPER
 from fuseplan.api.pygraph import pygraph
-from fuseplan.api.wrapper_graph import Graph
+from fuseplan.api.tensor import Tensor
+from fuseplan.errors import ArgumentError, BindError, GraphStateError, InvalidGraphError
+from fuseplan.ops.arrays import torch_dtype
+from fuseplan.ops.schema import all_schemas
 
 __all__ = ["Graph", "destroy_default_handle", "get_default_handle", "graph", "graph_cache", "jit"]
 
@@ -88,7 +101,7 @@ def graph_cache(
 
 def get_default_handle(stream: Any = None) -> Handle:
     """This thread's handle for the current device, on a stream if one is given (an address or a torch stream)."""
-    handle = default_handle(_create_handle("cpu" if current_ordinal() < 0 else f"cuda:{current_ordinal()}").target)
+    handle = default_handle(device_at(current_ordinal()))
     if stream is not None:
         set_stream(handle, getattr(stream, "cuda_stream", stream))
     return handle
@@ -97,3 +110,192 @@ def get_default_handle(stream: Any = None) -> Handle:
 def destroy_default_handle() -> None:
     """Destroy this thread's default handles."""
     destroy_default_handles()
+
+
+class Graph:
+    """A graph that is built at the end of its with block and called afterwards.
+
+    Args:
+        handle: a Handle, ``"auto"`` for this thread's default at each call, or None to pass one to each call
+        inputs, outputs: names, arrays or graph tensors, for calls with positional arrays
+        heuristics: modes to plan with; None is [A, FALLBACK]
+        workspace_alloc: allocate the workspace at the end of the block; else each call passes one
+        kwargs: further arguments of `pygraph`
+    """
+
+    def __init__(
+        self,
+        *,
+        handle: Handle | str | None = None,
+        inputs: Sequence[Any] | None = None,
+        outputs: Sequence[Any] | None = None,
+        heuristics: Sequence[enums.heur_mode] | None = None,
+        workspace_alloc: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if isinstance(handle, str) and handle != "auto":
+            raise ArgumentError(f'handle must be a Handle, "auto" or None, not {handle!r}', fix='pass handle="auto"')
+        self._handle = handle if handle == "auto" else check_handle(handle, is_optional=True)
+        self._graph = pygraph(handle=self._handle if isinstance(self._handle, Handle) else None, **kwargs)
+        self._heuristics, self._workspace_alloc = heuristics, workspace_alloc
+        self._io: tuple[Sequence[Any], Sequence[Any]] | None = None
+        self._wrapped: dict[int, tuple[Any, Tensor]] = {}  # id of an array, the array (kept alive) and its tensor
+        self._aliases: dict[str, Tensor] = {}
+        self._first_names: dict[Tensor, str] = {}  # results and what they were called at first
+        self._names: set[str] = set()
+        self._is_ready = False
+        self._workspace: Any = None
+        if inputs is not None or outputs is not None:
+            self.set_io_tuples(inputs or (), outputs or ())
+
+    def __enter__(self) -> Graph:
+        return self
+
+    def __exit__(self, exc_type: object, exc_value: object, tb: object) -> None:
+        if exc_type is not None:
+            return
+        self._graph.build(self._heuristics)
+        num_bytes = self._graph.get_workspace_size()
+        if self._workspace_alloc and num_bytes:
+            import torch
+
+            self._workspace = torch.empty(num_bytes, dtype=torch.uint8, device=str(self._graph.device))
+        self._is_ready = True
+
+    def set_io_tuples(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Fix the order of inputs and outputs for calls with positional arrays."""
+        self._io = (tuple(inputs), tuple(outputs))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # before __init__ is through there is no graph to ask
+            raise AttributeError(f"'Graph' object has no attribute {name!r}")
+        if name in BLOCKED_ON_WRAPPER:
+            raise GraphStateError(
+                f"Graph.{name} is done by the with block", fix="use pygraph to take the steps yourself"
+            )
+        found = getattr(self._graph, name)
+        return self._building(found) if any(s.name == name for s in all_schemas()) else found
+
+    def _building(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """An op method that takes arrays and remembers what they were called."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            name = kwargs.get("name")
+            if name and name in self._names:
+                raise InvalidGraphError(f"two nodes are named {name!r}", fix="give each node its own name")
+            args = tuple(self._wrap(a) for a in args)
+            kwargs = {key: self._wrap(a) for key, a in kwargs.items()}
+            made = method(*args, **kwargs)
+            node = self._graph._draft.nodes[-1]
+            self._names.add(node.name)
+            named = [*((str(i), a) for i, a in enumerate(args)), *kwargs.items()]
+            self._aliases.update({f"{node.name}::{key}": a for key, a in named if isinstance(a, Tensor)})
+            self._aliases.update({t.get_name(): t for t in node.outputs.values() if t not in self._first_names})
+            self._first_names.update((t, t.get_name()) for t in node.outputs.values() if t not in self._first_names)
+            return made
+
+        return call
+
+    def _wrap(self, value: Any) -> Any:
+        if isinstance(value, Tensor) or not is_array(value):
+            return value
+        if id(value) not in self._wrapped:
+            made = self._graph.tensor_like(value)
+            if made.get_is_pass_by_value():
+                self._graph._draft.default_buffers[made] = value
+            self._wrapped[id(value)] = (value, made)
+        return self._wrapped[id(value)][1]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the graph: ``g(pack)`` returns the pack with its outputs, ``g(*arrays)`` the outputs.
+
+        Raises:
+            GraphStateError: before the end of the with block, or without a handle or workspace
+            InvalidGraphError: an input is missing or is no array
+        """
+        handle, workspace = kwargs.pop("handle", None), kwargs.pop("workspace", None)
+        if kwargs:
+            raise ArgumentError(f"a Graph's call takes handle= and workspace=, not {sorted(kwargs)}", fix="drop it")
+        if not self._is_ready:
+            raise GraphStateError("the Graph is not built", fix="call it after its with block")
+        handle, workspace = self._pick_handle(handle), self._pick_workspace(workspace)
+        if len(args) == 1 and isinstance(args[0], dict):
+            return self._call_with_pack(args[0], handle, workspace)
+        return self._call_in_order(args, handle, workspace)
+
+    def _call_with_pack(self, pack: dict[Any, Any], handle: Handle, workspace: Any) -> dict[Any, Any]:
+        by_tensor = {self._find(key): buffer for key, buffer in pack.items() if key is not None}
+        for out in self._graph.get_outputs():
+            if by_tensor.get(out) is None:
+                made = by_tensor[out] = self._allocate(out)
+                pack.update(dict.fromkeys((self._first_names[out], out.get_name()), made))
+        self._run(by_tensor, handle, workspace)
+        return pack
+
+    def _call_in_order(self, args: tuple[Any, ...], handle: Handle, workspace: Any) -> Any:
+        if self._io is None:
+            raise GraphStateError("the order of inputs is not known", fix="call set_io_tuples, or pass a dict")
+        inputs, outputs = ([self._find(key) for key in keys] for keys in self._io)
+        if len(args) != len(inputs):
+            raise BindError(f"the Graph takes {len(inputs)} inputs, not {len(args)}", fix="pass one array per input")
+        results = [self._allocate(t) for t in outputs]
+        by_tensor = dict(zip((*inputs, *outputs), (*args, *results), strict=True))
+        for out in self._graph.get_outputs():
+            if out not in by_tensor:
+                by_tensor[out] = self._allocate(out)
+        self._run(by_tensor, handle, workspace)
+        return results[0] if len(results) == 1 else results
+
+    def _run(self, by_tensor: dict[Tensor, Any], handle: Handle, workspace: Any) -> None:
+        for t in self._graph.get_inputs():
+            if t.pass_by_value_data is not None or t in self._graph._draft.default_buffers:
+                continue
+            if not is_array(by_tensor.get(t)):
+                raise InvalidGraphError(
+                    f"input {t.get_name()!r} is missing or no array: {by_tensor.get(t)!r}", fix="pass an array for it"
+                )
+        self._graph.execute(by_tensor, workspace, handle)
+
+    def _find(self, key: Any) -> Tensor:
+        """The tensor that a key stands for: tensor, array, uid, ``"node::arg"`` or a name."""
+        if isinstance(key, Tensor):
+            if key._owner is not self._graph._draft:
+                raise BindError(
+                    f"a key is tensor {key.get_name()!r} of graph {key._owner.name!r}, not of this Graph",
+                    fix="use a tensor that this Graph returned, or a name",
+                )
+            return key
+        if id(key) in self._wrapped:
+            return self._wrapped[id(key)][1]
+        if isinstance(key, str) and key in self._aliases:
+            return self._aliases[key]
+        if isinstance(key, str):
+            key = names_of((t.get_name(), t.get_uid()) for t in self._graph._draft.tensors).get(key, key)
+        found = None if key is None or isinstance(key, str) else self._graph.find_tensor(key)
+        if found is None:
+            known = [t.get_name() for t in (*self._graph.get_inputs(), *self._graph.get_outputs())]
+            raise BindError(
+                f"the Graph has no tensor {key!r}, or several", fix=f"it has {known}, {list(self._aliases)}"
+            )
+        return found
+
+    def _allocate(self, out: Tensor) -> Any:
+        import torch
+
+        spec = self._graph.query_tensor_attributes_of_uid(out.get_uid())._spec()
+        assert spec is not None
+        return torch.empty_strided(spec.dim, spec.stride, dtype=torch_dtype(spec.dtype), device=str(self._graph.device))
+
+    def _pick_handle(self, handle: Handle | None) -> Handle:
+        if handle is not None:
+            return handle
+        if self._handle is None:
+            raise GraphStateError("the Graph has no handle", fix='pass handle= to the call, or handle="auto" to Graph')
+        return self._handle if isinstance(self._handle, Handle) else default_handle(self._graph.device)
+
+    def _pick_workspace(self, workspace: Any) -> Any:
+        if workspace is not None:
+            return workspace
+        if self._workspace is None and self._graph.get_workspace_size():
+            raise GraphStateError("the Graph has no workspace", fix="pass workspace= to the call")
+        return self._workspace

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fuseplan
-from fuseplan.api import structure
+from fuseplan.api import saving
 from fuseplan.errors import FuseplanError, PlanFileError
 from fuseplan.ir import serialize
 from fuseplan.ir.graph import Graph
@@ -65,13 +65,13 @@ def _graph_of(text: str) -> Graph:
     except (ValueError, RecursionError) as problem:
         raise PlanFileError(f"neither JSON nor a saved plan: {problem}", fix=_ACCEPTED) from problem
     form = data.get("format") if isinstance(data, dict) else None
-    if form not in (structure.FORMAT, serialize.FORMAT):
+    if form not in (saving.FORMAT, serialize.FORMAT):
         raise PlanFileError("this is not a fuseplan graph", fix=_ACCEPTED)
     if form == serialize.FORMAT:
         return serialize.graph_from_json(data)
     declared = fuseplan.pygraph(device="cpu")
     declared.deserialize(text)
-    return declared.infer_graph({})
+    return declared._draft.validated()
 
 
 def _saved(manifest: dict[str, Any], files: dict[str, bytes]) -> list[str]:

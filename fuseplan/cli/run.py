@@ -52,12 +52,12 @@ class AliasFinder(MetaPathFinder):
 
 
 def _real_module(name: str) -> ModuleType | None:
-    """The submodule of this name, or the attribute of this name that is a module."""
+    """The attribute of this name that is a module, or the submodule of this name."""
+    found = getattr(fuseplan, name, None)  # `ops` is the API's module here, not the package of that name
+    if isinstance(found, ModuleType):
+        return found
     real = f"{PACKAGE}.{name}" if name else PACKAGE
-    if real in sys.modules or importlib.util.find_spec(real) is not None:
-        return importlib.import_module(real)
-    found = getattr(fuseplan, name, None)
-    return found if isinstance(found, ModuleType) else None
+    return importlib.import_module(real) if importlib.util.find_spec(real) is not None else None
 
 
 def install_alias() -> None:

@@ -27,7 +27,10 @@ def complete(builder: GraphBuilder) -> None:
     for node in builder.nodes:
         schema = schema_of(node.op)
         need_arguments(node)
+        rank = max((len(t.dim) for t in node.inputs.values() if t.dim), default=1)
         for tensor in node.inputs.values():
+            if tensor.dim is None and tensor.value is not None:
+                tensor.dim = (1,) * rank
             if id(tensor) not in seen:
                 seen.add(id(tensor))
                 if id(tensor) not in made:

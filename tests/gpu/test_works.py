@@ -37,14 +37,14 @@ def to_numpy(t: Any, spec: Any) -> np.ndarray[Any, Any]:
 
 def verdict(graph: Any, pack: dict[Any, Any]) -> Any:
     """The judge's word on what is in the pack's output buffers now."""
-    source = graph.need_built().graph
+    source = graph._plans.need_built().graph
     by_uid = {t.get_uid(): b for t, b in pack.items()}
     arrays = {uid: to_numpy(b, source.tensors[uid]).reshape(source.tensors[uid].dim) for uid, b in by_uid.items()}
     return judge(source, arrays, {uid: arrays[uid] for uid in source.output_uids})
 
 
 def poison(graph: Any, pack: dict[Any, Any]) -> None:
-    outputs = set(graph.need_built().graph.output_uids)
+    outputs = set(graph._plans.need_built().graph.output_uids)
     for t, b in pack.items():
         if t.get_uid() in outputs:
             b.fill_(float("nan"))
@@ -65,7 +65,7 @@ def make(name: str, size: tuple[int, ...], dtype: str, handle: Any) -> Any:
 def test_work_is_right_twice_and_in_a_captured_graph(name: str, size: Any, dtype: str, handle: Any) -> None:
     graph, pack, _ = make(name, size, dtype, handle)
     assert graph.get_plan_name_at_index(0).startswith("triton"), graph.explain()
-    assert "array" not in graph.need_built().name
+    assert "array" not in graph._plans.need_built().name
     workspace = workspace_of(graph).fill_(255)
     for _ in range(2):
         graph.execute(pack, workspace, handle)
@@ -135,7 +135,7 @@ def test_threads_with_their_own_handles_and_buffers_agree(handle: Any) -> None:
     workspace = workspace_of(graph)
     graph.execute(pack, workspace, handle)
     torch.cuda.synchronize()
-    outputs = {t: b.clone() for t, b in pack.items() if t.get_uid() in set(graph.need_built().graph.output_uids)}
+    outputs = {t: b.clone() for t, b in pack.items() if t.get_uid() in set(graph._plans.need_built().graph.output_uids)}
     failures: list[str] = []
 
     def work() -> None:
@@ -168,7 +168,7 @@ def test_offsets_over_2_to_the_31_elements_reach_the_last_row(handle: Any) -> No
     Y = graph.neg(input=X)
     Y.set_output(True)
     graph.build()
-    assert graph.need_built().name.startswith("triton")
+    assert graph._plans.need_built().name.startswith("triton")
     graph.execute({X: x, Y: y}, workspace_of(graph), handle)
     torch.cuda.synchronize()
     assert (y[-1] == -1.5).all() and (y[0] == -1.5).all() and (y[rows // 2] == -1.5).all()

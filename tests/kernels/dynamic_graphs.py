@@ -26,7 +26,7 @@ def begin(dtype: Any = FLOAT, **options: Any) -> Any:
 def frozen(g: Any) -> Graph:
     """The validated graph."""
     g.build_operation_graph()
-    graph = g.graph
+    graph = g._draft.graph
     assert isinstance(graph, Graph)
     return graph
 

@@ -70,7 +70,7 @@ def run_and_judge(g: Any) -> int:
     """Build the graph on `cpu_c` alone, judge its results, and return the number of its regions."""
     device = cpu_device()
     parts = made.assignments(g, cpu_c.ENGINE, device)
-    graph = g.graph
+    graph = g._draft.graph
     plan = Builder(graph, device).build("cpu_c", ("cpu_c", cpu_c.ENGINE.engine_ids[0]), {}, parts)
     inputs = random_inputs(graph, seed=3)
     arrays = {uid: b.view.copy() for uid, b in inputs.items()}
@@ -123,4 +123,4 @@ def test_dynamic_and_static_graphs_do_not_share_a_region_key() -> None:
         made.output(g.abs(input=g.tensor(dim=[4, 5, 6])))
         keys |= {a.region.key for a in made.assignments(g, cpu_c.ENGINE, cpu_device())}
     assert len(keys) == 2
-    assert cudnn.pygraph(device="cpu").options["is_dynamic_shape_enabled"] is False
+    assert cudnn.pygraph(device="cpu")._draft.options.is_dynamic is False

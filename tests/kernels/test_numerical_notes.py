@@ -74,16 +74,16 @@ def test_notes_say_how_a_plan_computes(name: str) -> None:
     make, want = NOTES[name]
     g = make()
     g.create_execution_plans()
-    entries = [e for e in g.plan_list.entries if e.engine_name == "triton"]
+    entries = [e for e in g.plans if e.engine_name == "triton"]
     assert entries and all(set(e.numeric_notes) == want for e in entries)
-    general = [e for e in g.plan_list.entries if e.engine_name == "array"]
+    general = [e for e in g.plans if e.engine_name == "array"]
     assert [e.numeric_notes for e in general] == [()]
 
 
 def barred(g: Any) -> dict[str, bool]:
     """Engine name -> whether all of its plans are barred; the plans of an engine have one fate here."""
     found: dict[str, set[bool]] = {}
-    for e in g.plan_list.entries:
+    for e in g.plans:
         found.setdefault(e.engine_name, set()).add(bool(e.barred))
     assert all(len(fates) == 1 for fates in found.values())
     return {name: fates.pop() for name, fates in found.items()}

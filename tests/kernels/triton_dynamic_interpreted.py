@@ -70,7 +70,7 @@ def needs_the_interpreter() -> Iterator[None]:
 def run_graph(g: Any, knobs: dict[str, int]) -> tuple[list[str], Kernel]:
     """Run a graph twice on dirty outputs and judge it; returns the texts of its kernels, and the first of them."""
     parts = made.assignments(g, ENGINE, triton_cases.device())
-    graph = g.graph
+    graph = g._draft.graph
     inputs = random_inputs(graph, seed=5)
     memory: dict[int, Any] = {uid: b.inner.view(numpy_dtype(b.spec.dtype)) for uid, b in inputs.items()}
     for uid in graph.input_uids:

@@ -62,7 +62,9 @@ class File:
         try:
             g.deserialize(data)
         except (PlanFileError, UNSUPPORTED):
-            assert g.tensor_list == [] and g.node_list == [] and g.plan_list is None and not g.is_frozen
+            assert (
+                g._draft.tensors == [] and g._draft.nodes == [] and g._plans.ranked is None and not g._draft.is_frozen
+            )
             return None
         return g
 

@@ -36,7 +36,7 @@ def test_bad_graph_is_refused_by_name(row: Row) -> None:
 
     refused(row, declare_and_build)
     assert g.get_execution_plan_count() == 0
-    if g.node_list and row.own is not ArgumentError:  # a refused graph stays refused in the same way
+    if g._draft.nodes and row.own is not ArgumentError:  # a refused graph stays refused in the same way
         with pytest.raises((row.error, InvalidGraphError)):
             g.build([A, FALLBACK])
     check_works(graph())
@@ -65,7 +65,7 @@ def test_refused_declaration_leaves_nothing_behind(case: str) -> None:
     before = repr(g)
     with pytest.raises((ArgumentError, InvalidGraphError)):
         REFUSED_CALLS[case](g)
-    assert repr(g) == before and g.default_buffers == {}
+    assert repr(g) == before and g._draft.default_buffers == {}
     check_works(g)
 
 
@@ -97,16 +97,17 @@ STEPS: list[tuple[str, Row]] = [
         "new graph")),
     ("built", s("plans-after-build", lambda g: g.create_execution_plans(), "'shop' has execution plans already",
         "new graph")),
-    ("frozen", s("frozen-op", lambda g: g.relu(g.tensor_list[0]), "'shop' is frozen", "new one")),
+    ("frozen", s("frozen-op", lambda g: g.relu(g._draft.tensors[0]), "'shop' is frozen", "new one")),
     ("frozen", s("frozen-tensor", lambda g: g.tensor([2]), "'shop' is frozen", "new one")),
     ("frozen", s("frozen-scalar", lambda g: g.tensor_scalar(1.0, SCALAR.RUNTIME_PARAM), "'shop' is frozen", "new one")),
-    ("built", s("frozen-set-dim", lambda g: g.tensor_list[0].set_dim([9, 9]), "set_dim on tensor 'x' is too late",
+    ("built", s("frozen-set-dim", lambda g: g._draft.tensors[0].set_dim([9, 9]), "set_dim on tensor 'x' is too late",
         "new one")),
-    ("built", s("frozen-set-uid", lambda g: g.tensor_list[0].set_uid(9), "set_uid on tensor 'x' is too late",
+    ("built", s("frozen-set-uid", lambda g: g._draft.tensors[0].set_uid(9), "set_uid on tensor 'x' is too late",
         "new one")),
-    ("built", s("frozen-rename", lambda g: g.tensor_list[0].set_name("z"), "set_name on tensor 'x' is too late",
+    ("built", s("frozen-rename", lambda g: g._draft.tensors[0].set_name("z"), "set_name on tensor 'x' is too late",
         "new one")),
-    ("built", s("frozen-output", lambda g: g.tensor_list[1].set_output(False), "on tensor 'y' is too late", "new one")),
+    ("built", s("frozen-output", lambda g: g._draft.tensors[1].set_output(False), "on tensor 'y' is too late",
+        "new one")),
     ("built", s("load-into-used", lambda g: g.deserialize(b"PK"), "'shop' is not empty", "new pygraph")),
     ("open", t("modes-int", lambda g: g.create_execution_plans(1), "heuristics must be a list", "heur_mode.A")),
     ("open", t("modes-str", lambda g: g.create_execution_plans(["A"]), "heuristics must be a list", "heur_mode.A")),
@@ -140,7 +141,7 @@ def test_bad_step_is_refused_and_the_graph_still_runs(state: str, row: Row) -> N
     tensor, out = chain(g)
     CHAIN_STEPS[state](g)
     refused(row, lambda: row.make(g))
-    g.selected, g.is_pinned = 0, False
+    g._plans.selected, g._plans.is_pinned = 0, False
     a, y = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), filled(2, 3)
     g.execute({tensor: a, out: y})
     np.testing.assert_array_equal(y, np.maximum(a.astype(np.float64), 0))

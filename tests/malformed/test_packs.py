@@ -31,7 +31,7 @@ def mlp(request: pytest.FixtureRequest) -> Iterator[Mlp]:
     made = Mlp(request.param)
     made.check_good()
     made.g.execute_plan_at_index(made.pack(), None, 1)
-    kinds = {type(r._dispatcher).__module__ for r in made.g._runners.values()}
+    kinds = {type(r._dispatcher).__module__ for r in made.g._runners.by_index.values()}
     assert kinds == {"fuseplan.runtime.dispatch" if request.param == "native" else "fuseplan.runtime.dispatch.twin"}
     return made
 

@@ -14,8 +14,6 @@ from fuseplan.api import enums, pending
 from fuseplan.errors import NotYetAvailableError
 
 API: dict[str, Any] = json.loads((Path(__file__).parent / "api" / "api_names.json").read_text(encoding="utf-8"))
-#: `fuseplan.ops` is the package of op definitions; the API's own `ops` namespace is not there.
-TAKEN = {"ops"}
 
 
 def is_there(owner: object, name: str) -> bool:
@@ -27,11 +25,40 @@ def test_module_names_are_sorted_and_there() -> None:
     assert [n for n in fuseplan.__all__ if not is_there(fuseplan, n)] == []
 
 
+def test_module_shows_all_its_public_names() -> None:
+    assert sorted(set(fuseplan.__all__) - set(dir(fuseplan))) == []
+    assert {"Graph", "handle", "wrapper", "ops"} <= set(fuseplan.__all__)
+
+
+#: What a graph has besides the API's names; README describes them.
+ADDITIONS = {"autotune", "bind", "canonical_key", "device", "explain", "handle", "name"}
+
+
+def test_graph_shows_the_names_of_the_api_and_the_documented_additions() -> None:
+    shown = {n for n in dir(fuseplan.pygraph(device="cpu")) if not n.startswith("_")}
+    api = {*API["graph_ops"], *API["graph_methods"], *API["graph_properties"]}
+    assert shown - api == ADDITIONS
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert [n for n in sorted(ADDITIONS) if f"`{n}" not in readme] == []
+
+
+def test_graph_is_one_class_over_one_base() -> None:
+    bases = [one for one in fuseplan.pygraph.__mro__ if one.__module__.startswith("fuseplan")]
+    assert len(bases) == 2
+
+
+def test_module_ops_is_that_of_the_api() -> None:
+    assert [n for n in dir(fuseplan.ops) if n in ("schema", "attention", "infer", "matmul")] == []
+    for name in sorted(pending.OPS_NAMES):
+        with pytest.raises(NotYetAvailableError, match=f"fuseplan.ops.{name}"):
+            getattr(fuseplan.ops, name)
+
+
 def test_module_names_of_the_api_are_there_or_pending() -> None:
     names = {*API["module"], *API["optional"]}
     there = {n for n in names if is_there(fuseplan, n)}
     assert sorted(names - there - pending.MODULE_NAMES) == []
-    assert sorted((there - TAKEN) & pending.MODULE_NAMES) == []
+    assert sorted(there & pending.MODULE_NAMES) == []
     assert len(there) >= 47
 
 

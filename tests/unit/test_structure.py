@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.structure.imports import import_violations
+from tests.unit.structure.imports import import_cycles, import_violations
 from tests.unit.structure.names import engine_name_violations, engine_names, export_violations
 from tests.unit.structure.sizes import BUDGETS, count_tokens, measure_sizes
 
@@ -72,6 +72,37 @@ def test_imports_right_arrows_pass(tmp_path: Path) -> None:
         "cli/main.py": "import fuseplan\nfrom fuseplan.cli import run\n", "cli/run.py": "",
     }  # fmt: skip
     assert import_violations(plant(tmp_path, files)) == []
+
+
+def test_imports_inside_a_folder_go_in_no_circle() -> None:
+    assert import_cycles(PACKAGE) == []
+
+
+TO_B = "from fuseplan.ir.b import B\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "circle"),
+    [
+        ({"ir/a.py": TO_B, "ir/b.py": "from fuseplan.ir import a\n"}, "ir.a -> ir.b -> ir.a"),
+        ({"ir/a.py": TO_B, "ir/b.py": "if TYPE_CHECKING:\n    from fuseplan.ir.a import A\n"}, "ir.a -> ir.b -> ir.a"),
+        (
+            {
+                "plan/x/a.py": "import fuseplan.plan.b\n", "plan/b.py": "def f():\n    from fuseplan.plan.c import C\n",
+                "plan/c.py": "from fuseplan.plan.x.a import A\n",
+            },
+            "plan.b -> plan.c -> plan.x.a -> plan.b",
+        ),
+    ],
+    ids=["two", "typing", "three"],
+)  # fmt: skip
+def test_imports_in_a_circle_are_seen(tmp_path: Path, files: dict[str, str], circle: str) -> None:
+    assert import_cycles(plant(tmp_path, files)) == [circle]
+
+
+def test_imports_without_a_circle_pass(tmp_path: Path) -> None:
+    files = {"ir/a.py": "from fuseplan.ir import b, c\n", "ir/b.py": "from fuseplan.ir.c import C\n", "ir/c.py": ""}
+    assert import_cycles(plant(tmp_path, files)) == []
 
 
 def test_sizes_are_within_limits(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,11 +173,12 @@ def test_sizes_exempt_tables_are_counted(tmp_path: Path) -> None:
         "ops/a.py": '"""Doc."""\n# table\n' + "x = 1\n" * 400,
         "ops/b.py": f"def f({NINE}):  # table\n{BODY}",
         "ops/c.py": f"class C:\n    def f(self, {NINE[:-3]}): pass\n",
+        "ops/d.py": f"class C:  # table\n{METHOD * 199}",
     }
     plant(tmp_path, files)
     report = measure_sizes(tmp_path, ("fuseplan",))
     assert report.violations == []
-    assert len(report.exempt) == 3
+    assert len(report.exempt) == 4
 
 
 def test_exported_names_are_sorted_and_complete() -> None:

@@ -21,7 +21,7 @@ def run(at: Setting) -> Outcome:
         start = time.perf_counter()
         g.build()
         taken.append((time.perf_counter() - start) * 1e3)
-        at.say(f"N = {n}", f"built in {taken[-1]:.1f} ms, {g.current_plan().name}")
+        at.say(f"N = {n}", f"built in {taken[-1]:.1f} ms, {g.inspect()['selected_plan']}")
         at.run(g, pack)
         worst = max(worst, at.compare(g, pack, list(pack)[-1], want))
     later = sum(taken[1:]) / len(taken[1:])

@@ -147,7 +147,7 @@ class Setting:
             wanted: results as the program's own formula gives them
             make_torch: the same work as a call, made with PyTorch
         """
-        name = graph.current_plan().name
+        name = graph.inspect()["selected_plan"]
         self.say("plan", name)
         self.run(graph, pack)
         error = max(self.compare(graph, pack, result, formula) for result, formula in wanted.items())

@@ -123,7 +123,8 @@ def test_too_many_positionals_raise_type_error() -> None:
     [
         (lambda g, t: g.relu(t[0], "wide"), "negative_slope"),
         (lambda g, t: g.reduction(t[0], mode=3), "mode"),
-        (lambda g, t: g.add(t[0], 3), "b must be a graph tensor"),
+        (lambda g, t: g.add(t[0], True), "b must be a graph tensor"),
+        (lambda g, t: g.add(t[0], b="3"), "b must be a graph tensor"),
         (lambda g, t: g.relu(t[0], name=7), "name must be a str"),
         (lambda g, t: g.conv_fprop(t[0], t[1], stride=2), "stride"),
     ],
@@ -183,7 +184,7 @@ def test_array_passed_to_an_op_is_wrapped_and_remembered() -> None:
     g.add(t[0], array)
     made = g.nodes[-1].inputs["b"]
     assert (made.get_dim(), made.get_data_type(), made.get_stride()) == ([2, 3, 4, 4], HALF, [48, 16, 4, 1])
-    assert g.default_buffers[made] is array and not made.get_is_pass_by_value()
+    assert g._draft.default_buffers[made] is array and not made.get_is_pass_by_value()
 
 
 def test_tensor_of_another_graph_is_refused_by_name() -> None:

@@ -137,7 +137,7 @@ def test_execute_plan_at_index_leaves_the_selection() -> None:
     last = case.g.get_execution_plan_count() - 1
     case.g.execute_plan_at_index(PACKS["uids"](case), index=last)
     case.check()
-    assert case.g.selected == 0
+    assert case.g._plans.selected == 0
 
 
 def test_bound_call_reads_the_buffers_again() -> None:
@@ -187,7 +187,7 @@ def test_overrides_run_other_shapes_for_one_call() -> None:
     other.check()
     case.g.execute(PACKS["uids"](case))
     case.check()
-    assert len(case.g._siblings) == 1 and case.X.get_dim() == [5, 4]
+    assert len(case.g._runners.siblings) == 1 and case.X.get_dim() == [5, 4]
 
 
 def test_overrides_plan_the_selected_engine_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +267,7 @@ def test_autotune_selects_a_right_plan_and_leaves_its_result() -> None:
     rows: list[Any] = []
     report = case.g.autotune(PACKS["tensors"](case), progress=lambda row, done, total: rows.append((row, done, total)))
     case.check()
-    assert report.best == case.g.selected and len(rows) == len(report.rows) == rows[-1][2]
+    assert report.best == case.g._plans.selected and len(rows) == len(report.rows) == rows[-1][2]
 
 
 # table: both call forms of deserialize, with their data

@@ -118,7 +118,7 @@ def test_kernel_cache_turns_dynamic_shapes_on_and_counts_structures() -> None:
 
     def build(dim: int, rank: int = 2) -> None:
         g = cudnn.pygraph(f"g{dim}", io_data_type=cudnn.data_type.FLOAT, kernel_cache=cache, device="cpu")
-        assert g.options["is_dynamic_shape_enabled"]
+        assert g._draft.options.is_dynamic
         g.relu(g.tensor([dim] * rank, name=f"x{dim}", uid=100 + dim)).set_output(True)
         g.build_operation_graph()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import fuseplan as cudnn
-from fuseplan.api import planning, runners
+from fuseplan.api import execution, planning
 from tests.unit.api.fakes import FakePlans, entries
 
 MODE, KNOB = cudnn.heur_mode, cudnn.knob_type
@@ -90,10 +90,10 @@ def test_all_builds_every_plan_and_keeps_the_selected_one(lists: list[FakePlans]
     g = planned()
     g.build_plan_at_index(2)
     g.build_plans(cudnn.build_plan_policy.ALL)
-    assert sorted(g.built) == [1, 2, 4, 5] and g.selected == 2
+    assert sorted(g._plans.built) == [1, 2, 4, 5] and g._plans.selected == 2
     g = planned()
     g.build_plans(cudnn.build_plan_policy.ALL)
-    assert g.selected == 1
+    assert g._plans.selected == 1
 
 
 def test_no_plan_builds_lists_the_reason_of_each(lists: list[FakePlans]) -> None:
@@ -216,11 +216,11 @@ def test_workspace_filter_bars_what_needs_more(lists: list[FakePlans], when: str
         g.build()
     else:
         g.build()
-        assert g.selected == 1
+        assert g._plans.selected == 1
         g.deselect_workspace_greater_than(1000)
         assert g.selected_engine is None
         g.build()
-    assert g.selected == 2 and "4096 bytes" in g.plans[1].barred
+    assert g._plans.selected == 2 and "4096 bytes" in g.plans[1].barred
 
 
 def test_filter_that_hits_the_built_plan_unbuilds_it(lists: list[FakePlans]) -> None:
@@ -230,7 +230,7 @@ def test_filter_that_hits_the_built_plan_unbuilds_it(lists: list[FakePlans]) -> 
     with pytest.raises(RuntimeError, match="not built"):
         g.get_workspace_size()
     g.build()
-    assert g.selected == 2
+    assert g._plans.selected == 2
 
 
 def test_check_support_fails_if_every_plan_is_barred(lists: list[FakePlans]) -> None:
@@ -253,16 +253,16 @@ def test_explain_and_inspect_name_the_selected_plan(lists: list[FakePlans]) -> N
 
 
 def test_overrides_keep_the_plan_and_the_filters(lists: list[FakePlans], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runners, "make_plans", lambda graph, device, modes: FakePlans(entries()))
+    monkeypatch.setattr(execution, "make_plans", lambda graph, device, modes: FakePlans(entries()))
     g = cudnn.pygraph(io_data_type=cudnn.data_type.FLOAT, device="cpu", is_override_shape_enabled=True)
     x = g.tensor([4])
     g.relu(x).set_output(True)
     g.create_execution_plans()
     given = ([x.get_uid()], [[8]], [[1]])
     assert g.get_workspace_size_plan_at_index(2, None, *given) == 64
-    built = g.build_index(2)
+    built = g._plans.build(2)
     g.deselect_engines(["TILE_M=128", "TILE_M=64", "library"])
-    assert g.sibling_plan(built, ((1, ((8,), (1,))),))[0].name == "general"
+    assert g._runners.sibling_plan(built, ((1, ((8,), (1,))),))[0].name == "general"
     g.deselect_engines(["general"])
     with pytest.raises(cudnn.cudnnGraphNotSupportedError, match="barred by a filter"):
-        g.sibling_plan(built, ((1, ((8,), (1,))),))
+        g._runners.sibling_plan(built, ((1, ((8,), (1,))),))

@@ -13,5 +13,5 @@ def test_stub_file_is_up_to_date() -> None:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    written = (ROOT / "fuseplan" / "api" / "op_methods.pyi").read_text(encoding="utf-8")
+    written = (ROOT / "fuseplan" / "api" / "methods.pyi").read_text(encoding="utf-8")
     assert written == module.stub_text(), "run: python scripts/make_stubs.py"

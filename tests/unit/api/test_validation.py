@@ -29,7 +29,7 @@ def test_types_follow_the_final_virtual_flag() -> None:
 def test_unset_types_fall_back_to_the_io_type_and_then_to_float() -> None:
     g, _, middle, _ = simple(io_data_type=DT.BFLOAT16)
     g.validate()
-    assert g.graph is not None and g.graph.nodes[0].compute.name == "BFLOAT16"
+    assert g._draft.graph is not None and g._draft.graph.nodes[0].compute.name == "BFLOAT16"
     assert middle.get_data_type() is DT.BFLOAT16
     g, x, middle, y = simple()
     x.set_data_type(DT.HALF)
@@ -60,7 +60,7 @@ def test_failing_validate_fails_again_in_the_same_way_in_every_step() -> None:
     for step in (g.validate, g.validate, g.build_operation_graph, g.create_execution_plans, g.build):
         with pytest.raises(ValueError, match="'sum'"):
             step()
-        assert not g.is_frozen
+        assert not g._draft.is_frozen
 
 
 def test_empty_graph_is_refused() -> None:

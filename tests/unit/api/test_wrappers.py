@@ -24,7 +24,7 @@ def test_graph_context_defaults_and_does_not_build() -> None:
     with cudnn.graph(cudnn.create_handle("cpu"), name="n", is_override_shape_enabled=True) as (g, tensors):
         g.relu(g.tensor([2])).set_output(True)
     assert g.context == cudnn.GraphContext("n", DT.HALF, DT.FLOAT, DT.FLOAT)
-    assert tensors == [] and not g.is_frozen and g.options["is_override_shape_enabled"]
+    assert tensors == [] and not g._draft.is_frozen and g._draft.options.can_override
 
 
 def test_jit_builds_and_returns_uids() -> None:

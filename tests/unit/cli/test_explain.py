@@ -24,9 +24,9 @@ def small_graph() -> fuseplan.pygraph:
 def saved_graph(folder: Path) -> Path:
     g = small_graph()
     g.validate()
-    assert g.graph is not None
+    assert g._draft.graph is not None
     file = folder / "graph.json"
-    file.write_text(serialize.dumps(g.graph))
+    file.write_text(serialize.dumps(g._draft.graph))
     return file
 
 

@@ -123,6 +123,39 @@ def _direction(one: Import, target: str) -> str:
     return f"{top} may not import {goal}"
 
 
+def import_cycles(package: Path) -> list[str]:
+    """Circles of modules inside one folder of the package; imports for type checkers count like any other."""
+    arrows: dict[str, set[str]] = {}
+    for one in read_imports(package):
+        root, _, goal = one.target.partition(".")
+        if root == package.name and goal != one.module and _top(goal) == _top(one.module):
+            arrows.setdefault(one.module, set()).add(goal)
+    found: dict[frozenset[str], str] = {}
+    for start in sorted(arrows):
+        path = _way_back(start, arrows)
+        if path:
+            found.setdefault(frozenset(path), " -> ".join((*path, start)))
+    return list(found.values())
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _way_back(start: str, arrows: dict[str, set[str]]) -> list[str]:
+    """The shortest way from a module back to itself; empty if there is none."""
+    ways = [[start]]
+    seen: set[str] = set()
+    for way in ways:
+        for goal in sorted(arrows.get(way[-1], ())):
+            if goal == start:
+                return way
+            if goal not in seen:
+                seen.add(goal)
+                ways.append([*way, goal])
+    return []
+
+
 def import_violations(package: Path) -> list[str]:
     """Wrong arrows, imports inside functions without need, and optional packages at module level."""
     bad = []

@@ -101,7 +101,9 @@ def _measure_tree(report: SizeReport, tree: ast.AST, lines: list[str], file: str
             report.measure("parameters", count, PARAMETERS + 1, where, marked and count > PARAMETERS)
         elif isinstance(node, ast.ClassDef):
             size = (node.end_lineno or node.lineno) - node.lineno + 1
-            report.measure("class lines", size, CLASS_LINES, f"{file}:{node.lineno} {node.name}", False)
+            marked = lines[node.lineno - 1].rstrip().endswith(MARK)
+            where = f"{file}:{node.lineno} {node.name}"
+            report.measure("class lines", size, CLASS_LINES, where, marked and size >= CLASS_LINES)
         _measure_tree(report, node, lines, file, isinstance(node, ast.ClassDef))
 
 

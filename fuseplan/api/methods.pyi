@@ -1,10 +1,12 @@
 # table
 # Written by scripts/make_stubs.py from the op schemas; do not edit.
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, overload
 
 from fuseplan.api import enums
-from fuseplan.api.construct import Construction
+from fuseplan.api.binding import CallForm
+from fuseplan.api.draft import GraphDraft
 from fuseplan.api.tensor import Tensor
 from fuseplan.ops.schema import OpSchema
 
@@ -15,6 +17,9 @@ Name: TypeAlias = str | None
 Dims: TypeAlias = Sequence[int] | dict[str, Sequence[int]] | None
 
 def attach(schema: OpSchema) -> None: ...
+def make_method(schema: OpSchema) -> Callable[..., Any]: ...
+def document(form: CallForm) -> str: ...
+def signature(form: CallForm, listed: tuple[str, ...] | None = None) -> inspect.Signature: ...
 
 class OfInput(Protocol):
     def __call__(
@@ -76,7 +81,8 @@ class OfInput0Input1(Protocol):
         out_dims: Dims = ...,
     ) -> Tensor: ...
 
-class OpMethods(Construction):
+class OpMethods:
+    _draft: GraphDraft
     abs: OfInput
     """Absolute value."""
     add: OfAB
