@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuseplan.api.pending import missing_gemm_name
+from fuseplan.api.pending import missing
 
 
 def __getattr__(name: str) -> Any:
     """Raises NotYetAvailableError for a function of the API, AttributeError for another name."""
-    raise missing_gemm_name(name)
+    raise missing("fuseplan.gemm", name)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import fuseplan.ops  # noqa: F401 - loaded before this module is bound to its name in `fuseplan`
-from fuseplan.api.pending import missing_ops_name
+from fuseplan.api.pending import missing
 
 
 def __getattr__(name: str) -> Any:
     """Raises NotYetAvailableError for a function of the API, AttributeError for another name."""
-    raise missing_ops_name(name)
+    raise missing("fuseplan.ops", name)

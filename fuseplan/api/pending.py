@@ -135,36 +135,23 @@ INSTEAD: tuple[tuple[str, str], ...] = (
 _NO_HINT = "a graph of the operations that are there, or pin the library that has it"
 
 
-def missing_graph_name(name: str) -> AttributeError:
-    """The error for an attribute that a graph does not have."""
-    if name in GRAPH_NAMES:
-        return _pending("pygraph", name)
-    return AttributeError(f"'pygraph' object has no attribute {name!r}")
+#: What a name belongs to -> the API's names in it that may be pending.
+_OWNERS = {
+    "pygraph": GRAPH_NAMES, "fuseplan": MODULE_NAMES, "fuseplan.gemm": GEMM_NAMES, "fuseplan.ops": OPS_NAMES,
+}  # fmt: skip
 
 
-def get_module_name(name: str) -> Any:
-    """`__getattr__` of the module. Raises NotYetAvailableError for a name of the API, else AttributeError."""
-    if name in MODULE_NAMES:
-        raise _pending("fuseplan", name)
-    raise AttributeError(f"module 'fuseplan' has no attribute {name!r}")
-
-
-def missing_gemm_name(name: str) -> AttributeError:
-    """The error for an attribute that the module of matrix-multiply functions does not have."""
-    if name in GEMM_NAMES:
-        return _pending("fuseplan.gemm", name)
-    return AttributeError(f"module 'fuseplan.gemm' has no attribute {name!r}")
-
-
-def missing_ops_name(name: str) -> AttributeError:
-    """The error for an attribute that the API's module of operations does not have."""
-    if name in OPS_NAMES:
-        return _pending("fuseplan.ops", name)
-    return AttributeError(f"module 'fuseplan.ops' has no attribute {name!r}")
-
-
-def _pending(owner: str, name: str) -> NotYetAvailableError:
+def missing(owner: str, name: str) -> AttributeError:
+    """The error for an attribute that a graph, or a module of the API, does not have."""
+    if name not in _OWNERS[owner]:
+        kind = f"module {owner!r}" if owner.startswith("fuseplan") else f"{owner!r} object"
+        return AttributeError(f"{kind} has no attribute {name!r}")
     hint: Any = next((text for start, text in INSTEAD if name.startswith(start)), _NO_HINT)
     return NotYetAvailableError(
         f"{owner}.{name} is part of the API, but fuseplan does not have it yet", fix=f"use {hint}"
     )
+
+
+def get_module_name(name: str) -> Any:
+    """`__getattr__` of the package. Raises NotYetAvailableError for a name of the API, else AttributeError."""
+    raise missing("fuseplan", name)

@@ -17,12 +17,12 @@ from fuseplan.api.knobs import bar_names, by_notes, by_type, knob
 from fuseplan.api.methods import OpMethods
 from fuseplan.api.node import GraphContext, Node
 from fuseplan.api.pack import from_sequence, to_overrides
-from fuseplan.api.pending import missing_graph_name
+from fuseplan.api.pending import missing
 from fuseplan.api.planning import LIBRARY_IDS, PlanSet
 from fuseplan.api.tensor import Tensor
 from fuseplan.errors import InvalidGraphError
 from fuseplan.ir import serialize
-from fuseplan.plan.planner import Entry
+from fuseplan.plan.rank import Entry
 from fuseplan.plan.tune import Progress, TuneReport
 from fuseplan.runtime.device import Device
 from fuseplan.settings import current
@@ -231,10 +231,10 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
             alignment_value: promise that every stored value is a multiple of it
         """
         with self._draft.whole():
-            made = self._draft.new_tensor(name).set_dim(dim).set_data_type(data_type)
-            made.set_is_virtual(is_virtual).set_is_pass_by_value(is_pass_by_value)
-            if is_virtual and made._draft.dtype is None:
-                made._draft.dtype = self._draft.intermediate_dtype
+            made = self._draft.new_tensor(name).set_dim(dim).set_is_virtual(is_virtual)
+            made.set_is_pass_by_value(is_pass_by_value)
+            dtype = to_dtype(data_type, f"data_type of tensor {made.get_name()!r}")
+            made._draft.dtype = dtype or (self._draft.intermediate_dtype if is_virtual else None)
             if stride is not None:
                 made.set_stride(stride)
             if uid is not None and uid != -1:
@@ -558,4 +558,4 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
     if not TYPE_CHECKING:  # a type checker knows all names that there are, and shall report any other
 
         def __getattr__(self, name: str) -> Any:
-            raise missing_graph_name(name)
+            raise missing("pygraph", name)

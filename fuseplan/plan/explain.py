@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from fuseplan.engines.registry import engines_for
 from fuseplan.errors import cudnnGraphNotSupportedError
@@ -12,28 +11,25 @@ from fuseplan.ir.region import Region
 from fuseplan.ir.serialize import canonical_key
 from fuseplan.lowering.pipeline import Piece
 from fuseplan.plan.assign import Assigner, Assignment
+from fuseplan.plan.rank import Entry
 from fuseplan.runtime.device import Device
-
-if TYPE_CHECKING:
-    from fuseplan.plan.planner import PlanList
 
 MAX_REGIONS = 24
 
 
-def explain_plans(plans: PlanList) -> str:
+def explain_plans(graph: Graph, device: Device, entries: Sequence[Entry], refusals: Sequence[str]) -> str:
     """Ranking, refusals, regions of each listed engine, and keys."""
-    graph = plans.graph
-    lines = [f"graph {graph.name!r} on {plans.device} ({plans.device.arch}): {len(graph.nodes)} nodes"]
+    lines = [f"graph {graph.name!r} on {device} ({device.arch}): {len(graph.nodes)} nodes"]
     lines.append(f"canonical key {canonical_key(graph)[:16]}")
-    general = [e.engine_name for e in plans.entries[1:] if e.is_general]
+    general = [e.engine_name for e in entries[1:] if e.is_general]
     last = f"; {general[0]}, which takes any graph, comes last" if general else ""
     lines.append(f"ranking (estimates, nothing was timed{last}):")
-    for k, e in enumerate(plans.entries):
+    for k, e in enumerate(entries):
         barred = f"  barred: {e.barred}" if e.barred else ""
         lines.append(f"  {k:>2} {e.name:<48} {e.estimate_us:>10.1f} us, {len(e.assignments)} region(s){barred}")
-    lines += ["refusals:", *(f"  {r}" for r in plans.refusals)] if plans.refusals else ["refusals: none"]
+    lines += ["refusals:", *(f"  {r}" for r in refusals)] if refusals else ["refusals: none"]
     seen: set[str] = set()
-    for e in plans.entries:
+    for e in entries:
         if e.engine_name not in seen:
             seen.add(e.engine_name)
             lines.append(f"regions of {e.engine_name}:")

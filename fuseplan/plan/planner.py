@@ -165,7 +165,7 @@ class PlanList:
 
     def explain(self) -> str:
         """Ranking, refusals, and the regions of each engine with the reason at each boundary."""
-        return explain_plans(self)
+        return explain_plans(self.graph, self.device, self.entries, self.refusals)
 
 
 def _shown_ids(engine: Engine) -> int | str:

@@ -51,7 +51,7 @@ REFUSED_CALLS: dict[str, Callable[[Graph], object]] = {
     "scalar": lambda g: g.tensor_scalar([1], SCALAR.RUNTIME_PARAM, name="x"),
     "like": lambda g: g.tensor_like(np.zeros(3, "f4,u1")["f0"], name="x"),
     "op-argument": lambda g: g.relu(np.ones((2, 3), np.float32), name="act", negative_slope="a"),
-    "op-input": lambda g: g.add(np.ones((2, 3), np.float32), 5, name="act"),
+    "op-input": lambda g: g.add(np.ones((2, 3), np.float32), True, name="act"),
     "op-dims": lambda g: g.reduction(np.ones((2, 3), np.float32), MODE.ADD, name="act", out_dims=5),
     "op-foreign": lambda g: g.relu(graph().tensor([2]), name="act"),
     "op-keyword": lambda g: g.relu(np.ones((2, 3), np.float32), name="act", slope=1),

@@ -173,7 +173,7 @@ def test_sizes_exempt_tables_are_counted(tmp_path: Path) -> None:
         "ops/a.py": '"""Doc."""\n# table\n' + "x = 1\n" * 400,
         "ops/b.py": f"def f({NINE}):  # table\n{BODY}",
         "ops/c.py": f"class C:\n    def f(self, {NINE[:-3]}): pass\n",
-        "ops/d.py": f"class C:  # table\n{METHOD * 199}",
+        "ops/d.py": f"class C:  # table\n{METHOD * 299}",
     }
     plant(tmp_path, files)
     report = measure_sizes(tmp_path, ("fuseplan",))
