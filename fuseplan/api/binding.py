@@ -95,6 +95,8 @@ def call_form(schema: OpSchema) -> CallForm:
     matches.update(dict.fromkeys(call.arguments, _is_anything))
     matches.update({name: _matcher(a) for name, a in attrs.items() if name not in call.hidden})
     matches.update(name=lambda v: isinstance(v, str), compute_data_type=is_data_type, out_dims=_is_dims)
+    required = {named(p.name) for p in schema.inputs if not p.is_optional}
+    required |= {name for name, a in attrs.items() if a.is_required}
     orders = tuple(dict.fromkeys((call.positional, call.classic, _split_padding(call.classic))))
     certain = 0
     while all(len(o) > certain for o in orders) and len({o[certain] for o in orders}) == 1:
@@ -102,12 +104,7 @@ def call_form(schema: OpSchema) -> CallForm:
     return CallForm(
         schema=schema,
         ports=ports,
-        required=frozenset(
-            (
-                *(named(p.name) for p in schema.inputs if not p.is_optional),
-                *(name for name, a in attrs.items() if a.is_required),
-            )
-        ),
+        required=frozenset(required),
         results=tuple(
             (named(p.name), call.labels.get(p.name, named(p.name)))
             for p in schema.outputs

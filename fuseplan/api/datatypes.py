@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
-from math import prod
 from typing import Any
 
 from fuseplan.api import enums
@@ -72,13 +70,7 @@ def to_dtype(value: object, what: str) -> DType | None:
                 f"{what} must be a data_type or a torch dtype, not {value!r} ({type(value).__name__})",
                 fix="pass a member of data_type, for instance data_type.FLOAT",
             ) from None
-    found = BY_ARRAY_NAME.get(str(value).removeprefix("torch."))
-    if found is None:
-        raise cudnnGraphNotSupportedError(
-            f"{what}: {value} has no counterpart among the data types",
-            fix="use one of float64, float32, float16, bfloat16, int8, uint8, int32, int64, bool or an fp8 type",
-        )
-    return _known.setdefault(value, found)
+    return _known.setdefault(value, dtype_of_array(value, what))
 
 
 def is_torch_dtype(value: object) -> bool:
@@ -106,8 +98,8 @@ def dtype_of_array(array_dtype: object, what: str) -> DType:
     found = BY_ARRAY_NAME.get(str(array_dtype).removeprefix("torch."))
     if found is None:
         raise cudnnGraphNotSupportedError(
-            f"{what}: element type {array_dtype} has no counterpart among the data types",
-            fix="convert the array to a supported type first",
+            f"{what}: {array_dtype} has no counterpart among the data types",
+            fix="use one of float64, float32, float16, bfloat16, int8, uint8, int32, int64, bool or an fp8 type",
         )
     return found
 
@@ -126,20 +118,6 @@ def to_enum(value: object, kind: type[Enum], what: str) -> str | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayFacts:
-    """Layout of an array; strides in elements."""
-
-    dim: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: DType
-    is_host: bool
-
-    @property
-    def numel(self) -> int:
-        return prod(self.dim)
-
-
 def is_array(value: object) -> bool:
     """Whether an object can be wrapped as a graph tensor (it exports DLPack or an array interface)."""
     kind = type(value)
@@ -148,8 +126,8 @@ def is_array(value: object) -> bool:
     )
 
 
-def describe(array: Any, what: str) -> ArrayFacts:
-    """Facts about an array; a zero-dimensional one counts as dims [1].
+def describe(array: Any, what: str) -> tuple[tuple[int, ...], tuple[int, ...], DType, bool]:
+    """Dims, strides in elements and type of an array, and whether it lies in host memory; no dims count as [1].
 
     Raises:
         ArgumentError: the object says nothing about dims or element type
@@ -163,7 +141,7 @@ def describe(array: Any, what: str) -> ArrayFacts:
     dim = tuple(int(d) for d in shape)
     dtype = dtype_of_array(array_dtype, what)
     stride = _strides(array, dim, what)
-    return ArrayFacts(dim or (1,), stride or (1,), dtype, _is_host(array))
+    return dim or (1,), stride or (1,), dtype, _is_host(array)
 
 
 def _strides(array: Any, dim: tuple[int, ...], what: str) -> tuple[int, ...]:

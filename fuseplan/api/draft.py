@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from fuseplan import dtypes
@@ -157,16 +158,15 @@ class GraphDraft:
         """A tensor like an array; one element in host memory is a pass-by-value scalar."""
         with self.whole():
             made = self.new_tensor(name)
-            facts = describe(array, f"tensor {made._draft.name!r}")
-            is_scalar = facts.is_host and facts.numel == 1
-            if facts.is_host and not is_scalar and self.device.kind == "cuda":
+            draft = made._draft
+            draft.dim, draft.stride, draft.dtype, is_host = describe(array, f"tensor {draft.name!r}")
+            is_scalar = is_host and prod(draft.dim) == 1
+            if is_host and not is_scalar and self.device.kind == "cuda":
                 raise InvalidGraphError(
-                    f"tensor {made._draft.name!r} is like an array of {facts.numel} elements in host memory, "
+                    f"tensor {draft.name!r} is like an array of {prod(draft.dim)} elements in host memory, "
                     f"but graph {self.name!r} is for {self.device}",
                     fix="move the array to the GPU, or make the graph with device='cpu'",
                 )
-            draft = made._draft
-            draft.dim, draft.stride, draft.dtype = facts.dim, facts.stride, facts.dtype
             draft.is_pass_by_value, draft.is_virtual = is_scalar and not is_virtual, bool(is_virtual)
         return made
 

@@ -90,14 +90,10 @@ class RunnerCache:
         """
         found: dict[object, str] = {}
         names = self._uids_by_name()
-        for tensor in self.draft.tensors:
-            if tensor.get_is_virtual():
-                name, uid = tensor.get_name(), tensor.get_uid()
-                found[tensor] = name
-                if names.get(name) == uid:
-                    found[name] = name
-                if tensor._is_user_uid:
-                    found[uid] = name
+        for tensor in (t for t in self.draft.tensors if t.get_is_virtual()):
+            name, uid = tensor.get_name(), tensor.get_uid()
+            keys = {tensor: True, name: names.get(name) == uid, uid: tensor._is_user_uid}
+            found.update((key, name) for key, is_meant in keys.items() if is_meant)
         return found
 
     def stream(self, handle: Handle | None) -> int:

@@ -94,6 +94,18 @@ class Node:
             if result._draft.dtype is None and found.dtype:
                 result.set_data_type(found.dtype)
 
+    def _as_dict(self) -> dict[str, Any]:
+        inputs, outputs = ({p: t.get_name() for p, t in side.items()} for side in (self.inputs, self.outputs))
+        kind = self.node_type.name
+        return {
+            "name": self.name,
+            "op": self.op,
+            "type": kind,
+            "inputs": inputs,
+            "outputs": outputs,
+            "params": dict(self.params),
+        }
+
     def __repr__(self) -> str:
         return f"Node({self.name!r}, {self.node_type.name})"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from fuseplan.api.datatypes import to_int, to_ints, to_list
@@ -11,7 +10,6 @@ from fuseplan.api.tensor import Tensor
 from fuseplan.errors import ArgumentError, BindError, UnknownNameError
 
 Names = Mapping[str, int | None]  # name -> uid, None where several tensors share it
-_NONE: Mapping[object, str] = MappingProxyType({})
 
 
 def names_of(tensors: Iterable[tuple[str, int]]) -> dict[str, int | None]:
@@ -26,8 +24,8 @@ def normalise(
     pack: Mapping[Any, Any],
     names: Names,
     graph: str,
-    virtual: Mapping[object, str] = _NONE,
-    holders: Mapping[int, Tensor] | None = None,
+    virtual: Mapping[object, str],
+    holders: Mapping[int, Tensor] | None,
 ) -> dict[int, Any]:
     """The pack by uid. Keys that are None are left out; a buffer that is None counts as missing.
 
@@ -127,17 +125,13 @@ def to_overrides(uids: Sequence[int] | None, shapes: Any, strides: Any) -> Overr
     """
     if uids is None and shapes is None and strides is None:
         return ()
-    fix = "give dims and strides for every overridden uid"
+    fix, what = "give dims and strides for every overridden uid", "override_uids, override_shapes and override_strides"
     if uids is None or shapes is None or strides is None:
-        raise BindError("override_uids, override_shapes and override_strides go together", fix=fix)
+        raise BindError(f"{what} go together", fix=fix)
     uids, shapes = to_list(uids, "override_uids"), to_list(shapes, "override_shapes")
     strides = to_list(strides, "override_strides")
     if not len(uids) == len(shapes) == len(strides):
-        raise BindError(
-            f"override_uids, override_shapes and override_strides have {len(uids)}, {len(shapes)} and "
-            f"{len(strides)} entries",
-            fix=fix,
-        )
+        raise BindError(f"{what} have {len(uids)}, {len(shapes)} and {len(strides)} entries", fix=fix)
     made: dict[int, Layout] = {}
     for given, d, s in zip(uids, shapes, strides, strict=True):
         uid = to_int(given, "an entry of override_uids")

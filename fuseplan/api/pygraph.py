@@ -13,7 +13,7 @@ from fuseplan.api.draft import GraphDraft, Options
 from fuseplan.api.execution import RunnerCache
 from fuseplan.api.handles import Handle, check_handle
 from fuseplan.api.kernel_cache import device_properties, kernel_cache
-from fuseplan.api.knobs import bar_names, by_notes, by_type, knob
+from fuseplan.api.knobs import Filter, bar_names, by_notes, by_type, knob
 from fuseplan.api.methods import OpMethods
 from fuseplan.api.node import GraphContext, Node
 from fuseplan.api.pack import from_sequence, to_overrides
@@ -156,17 +156,7 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
             "name": self.name,
             "state": self._state(),
             "device": str(self.device),
-            "nodes": [
-                {
-                    "name": n.name,
-                    "op": n.op,
-                    "type": n.node_type.name,
-                    "inputs": {p: t.get_name() for p, t in n.inputs.items()},
-                    "outputs": {p: t.get_name() for p, t in n.outputs.items()},
-                    "params": dict(n.params),
-                }
-                for n in self._draft.nodes
-            ],
+            "nodes": [n._as_dict() for n in self._draft.nodes],
             "tensors": {name: t._as_dict() for name, t in self.tensors.items()},
             "plans": [entry.name for entry in self.plans],
             "selected_plan": built.name if built else None,
@@ -239,14 +229,10 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
                 made.set_stride(stride)
             if uid is not None and uid != -1:
                 made.set_uid(uid)
-            if ragged_offset is not None:
-                made.set_ragged_offset(ragged_offset)
             if reordering_type is not enums.tensor_reordering.NONE:
                 made.set_reordering_type(reordering_type)
-            if ragged_offset_multiplier != 1:
-                made.set_ragged_offset_multiplier(ragged_offset_multiplier)
-            if alignment_value != 1:
-                made.set_alignment_value(alignment_value)
+            made.set_ragged_offset(ragged_offset).set_ragged_offset_multiplier(ragged_offset_multiplier)
+            made.set_alignment_value(alignment_value)
         return made
 
     def tensor_like(
@@ -392,8 +378,7 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
 
     def deselect_engines(self, engine_names: Iterable[str]) -> pygraph:
         """Bar plans whose name contains any of these strings."""
-        self._plans.add_filter(bar_names(engine_names))
-        return self
+        return self._filter(bar_names(engine_names))
 
     def deselect_workspace_greater_than(self, workspace_limit: int) -> pygraph:
         """Bar plans that need more workspace than this, in bytes."""
@@ -402,22 +387,22 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
 
     def deselect_behavior_notes(self, notes: Iterable[enums.behavior_note]) -> pygraph:
         """Bar plans that have any of these notes."""
-        self._plans.add_filter(by_notes("behavior_notes", notes, wanted=False))
-        return self
+        return self._filter(by_notes("behavior_notes", notes, wanted=False))
 
     def deselect_numeric_notes(self, notes: Iterable[enums.numerical_note]) -> pygraph:
         """Bar plans that have any of these notes."""
-        self._plans.add_filter(by_notes("numeric_notes", notes, wanted=False))
-        return self
+        return self._filter(by_notes("numeric_notes", notes, wanted=False))
 
     def select_behavior_notes(self, notes: Iterable[enums.behavior_note]) -> pygraph:
         """Bar plans that lack any of these notes."""
-        self._plans.add_filter(by_notes("behavior_notes", notes, wanted=True))
-        return self
+        return self._filter(by_notes("behavior_notes", notes, wanted=True))
 
     def select_numeric_notes(self, notes: Iterable[enums.numerical_note]) -> pygraph:
         """Bar plans that lack any of these notes."""
-        self._plans.add_filter(by_notes("numeric_notes", notes, wanted=True))
+        return self._filter(by_notes("numeric_notes", notes, wanted=True))
+
+    def _filter(self, keep: Filter) -> pygraph:
+        self._plans.add_filter(keep)
         return self
 
     # Running

@@ -24,6 +24,7 @@ from fuseplan.plan.plan import BuiltPlan
 from fuseplan.plan.rank import Entry
 
 FORMAT, VERSION = "fuseplan-structure", 1
+_FIELDS = ("uid", "name", "dim", "stride", "is_virtual", "is_pass_by_value", "value", "is_constant")
 _TYPES = ("io_dtype", "intermediate_dtype", "compute_dtype")
 
 
@@ -78,19 +79,11 @@ def _type_of(name: str | None) -> dtypes.DType | None:
 
 
 def _tensor_to_json(t: Tensor) -> dict[str, Any]:
-    draft = t._draft
     return {
-        "uid": draft.uid,
+        **{field: getattr(t._draft, field) for field in _FIELDS},
+        "data_type": _type_name(t._draft.dtype),
         "is_user_uid": t._is_user_uid,
-        "name": draft.name,
-        "dim": draft.dim,
-        "stride": draft.stride,
-        "data_type": _type_name(draft.dtype),
-        "is_virtual": draft.is_virtual,
         "is_result": t._is_result,
-        "is_pass_by_value": draft.is_pass_by_value,
-        "value": draft.value,
-        "is_constant": draft.is_constant,
         "ragged_offset": None if t._ragged_offset is None else t._ragged_offset.get_uid(),
         "ragged_offset_multiplier": t._ragged_multiplier,
         "reordering_type": t._reordering,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 from fuseplan.api import enums
-from fuseplan.api.datatypes import to_dtype, to_enum, to_int, to_ints, to_member
+from fuseplan.api.datatypes import to_dtype, to_enum, to_int, to_ints, to_member, to_text
 from fuseplan.errors import ArgumentError, InvalidGraphError
 from fuseplan.ir.graph import DraftTensor, TensorSpec, packed_stride
 
@@ -146,84 +146,72 @@ class Tensor(TensorFields):
 
     __slots__ = ()
 
+    def _set(self, method: str, **fields: Any) -> Tensor:
+        self._owner.touch(method, self)
+        for name, value in fields.items():
+            setattr(self._draft, name, value)
+        return self
+
     def set_uid(self, uid: int) -> Tensor:
         """Name the tensor by a uid of the user's; an automatic holder of it moves away."""
-        self._owner.touch("set_uid", self)
-        self._owner.uids.claim(self, to_int(uid, f"uid of tensor {self._draft.name!r}"))
+        self._set("set_uid")._owner.uids.claim(self, to_int(uid, f"uid of tensor {self._draft.name!r}"))
         return self
 
     def set_name(self, name: str) -> Tensor:
-        self._owner.touch("set_name", self)
-        if not isinstance(name, str):
-            raise ArgumentError(f"name of tensor {self._draft.name!r} must be a str, not {name!r}", fix="pass a str")
-        self._draft.name = name
-        return self
+        return self._set("set_name", name=to_text(name, f"name of tensor {self._draft.name!r}"))
 
     def set_dim(self, dim: Iterable[int]) -> Tensor:
-        self._owner.touch("set_dim", self)
-        self._draft.dim = to_ints(dim, f"dim of tensor {self._draft.name!r}") or None
-        return self
+        return self._set("set_dim", dim=to_ints(dim, f"dim of tensor {self._draft.name!r}") or None)
 
     def set_stride(self, stride: Iterable[int]) -> Tensor:
-        self._owner.touch("set_stride", self)
-        self._draft.stride = to_ints(stride, f"stride of tensor {self._draft.name!r}") or None
-        return self
+        return self._set("set_stride", stride=to_ints(stride, f"stride of tensor {self._draft.name!r}") or None)
 
     def set_data_type(self, dtype: object) -> Tensor:
         """Set the element type: a data_type member or a torch dtype."""
-        self._owner.touch("set_data_type", self)
-        self._draft.dtype = to_dtype(dtype, f"data type of tensor {self._draft.name!r}")
-        return self
+        return self._set("set_data_type", dtype=to_dtype(dtype, f"data type of tensor {self._draft.name!r}"))
 
     def set_is_virtual(self, value: bool) -> Tensor:
-        self._owner.touch("set_is_virtual", self)
-        self._draft.is_virtual = bool(value)
-        return self
+        return self._set("set_is_virtual", is_virtual=bool(value))
 
     def set_output(self, value: bool) -> Tensor:
         """Store this result into a buffer of the caller (True), or keep it virtual (False)."""
         return self.set_is_virtual(not value)
 
     def set_is_pass_by_value(self, value: bool) -> Tensor:
-        self._owner.touch("set_is_pass_by_value", self)
-        self._draft.is_pass_by_value = bool(value)
-        return self
+        return self._set("set_is_pass_by_value", is_pass_by_value=bool(value))
 
-    def set_ragged_offset(self, ragged_offset: Tensor) -> Tensor:
-        self._owner.touch("set_ragged_offset", self)
+    def set_ragged_offset(self, ragged_offset: Tensor | None) -> Tensor:
         if ragged_offset is not None and not isinstance(ragged_offset, Tensor):
-            raise ArgumentError(
-                f"ragged offset of {self._draft.name!r} must be a graph tensor", fix="make it with tensor()"
-            )
-        self._ragged_offset = ragged_offset
+            wrong = f"ragged offset of {self._draft.name!r} must be a graph tensor"
+            raise ArgumentError(wrong, fix="make it with tensor()")
+        self._set("set_ragged_offset")._ragged_offset = ragged_offset
         return self
 
     def set_ragged_offset_multiplier(self, multiplier: int) -> Tensor:
-        self._owner.touch("set_ragged_offset_multiplier", self)
-        self._ragged_multiplier = _at_least_one(multiplier, f"ragged offset multiplier of {self._draft.name!r}")
+        number = _at_least_one(multiplier, f"ragged offset multiplier of {self._draft.name!r}")
+        self._set("set_ragged_offset_multiplier")._ragged_multiplier = number
         return self
 
     def set_reordering_type(self, reordering_type: enums.tensor_reordering) -> Tensor:
-        self._owner.touch("set_reordering_type", self)
-        what = f"reordering type of {self._draft.name!r}"
-        self._reordering = to_enum(reordering_type, enums.tensor_reordering, what)
+        named = to_enum(reordering_type, enums.tensor_reordering, f"reordering type of {self._draft.name!r}")
+        self._set("set_reordering_type")._reordering = named
         return self
 
     def set_alignment_value(self, value: int) -> Tensor:
         """Promise that every stored value is a multiple of `value`."""
-        self._owner.touch("set_alignment_value", self)
-        self._alignment_value = _at_least_one(value, f"alignment value of {self._draft.name!r}")
+        number = _at_least_one(value, f"alignment value of {self._draft.name!r}")
+        self._set("set_alignment_value")._alignment_value = number
         return self
 
     def set_alignment(self, alignment: int) -> Tensor:
         """Promise an address alignment in bytes; a fast path, never a condition."""
-        self._owner.touch("set_alignment", self)
-        self._alignment = _at_least_one(alignment, f"alignment of {self._draft.name!r}")
+        number = _at_least_one(alignment, f"alignment of {self._draft.name!r}")
+        self._set("set_alignment")._alignment = number
         return self
 
     def set_vector_count_and_dimension(self, vector_count: int, vector_dimension: int) -> Tensor:
-        self._owner.touch("set_vector_count_and_dimension", self)
-        self._vector = (_at_least_one(vector_count, f"vector count of {self._draft.name!r}"), int(vector_dimension))
+        count, axis = _at_least_one(vector_count, f"vector count of {self._draft.name!r}"), int(vector_dimension)
+        self._set("set_vector_count_and_dimension")._vector = (count, axis)
         return self
 
     def validate(self) -> None:

@@ -107,7 +107,7 @@ class Setting:
             TourError: it is over the tolerance, or not a number
         """
         got = np.asarray(self.host(pack[result]), dtype=np.float64)
-        exact = run_judge(graph.graph, {t.get_uid(): self.host(b) for t, b in pack.items()})[result.get_uid()]
+        exact = run_judge(graph._draft.graph, {t.get_uid(): self.host(b) for t, b in pack.items()})[result.get_uid()]
         by_judge, by_formula = relative_error(got, exact), relative_error(got, formula)
         allowed = f"(allowed {self.tolerance:.0e})"
         self.say("error", f"{by_judge:.1e} against the judge, {by_formula:.1e} against the formula {allowed}")
