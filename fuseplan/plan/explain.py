@@ -33,7 +33,7 @@ def explain_plans(graph: Graph, device: Device, entries: Sequence[Entry], refusa
         if e.engine_name not in seen:
             seen.add(e.engine_name)
             lines.append(f"regions of {e.engine_name}:")
-            lines.extend(explain_regions(e.assignments, plans.device))
+            lines.extend(explain_regions(e.assignments, device))
     return "\n".join(lines)
 
 
