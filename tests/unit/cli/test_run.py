@@ -33,6 +33,9 @@ import cudnn.gemm
 from cudnn.wrapper import Graph
 assert cudnn.gemm.__name__ == "fuseplan.gemm" and Graph is cudnn.Graph
 assert not hasattr(cudnn.gemm, "swiglu_mlp")
+import cudnn.ops
+import cudnn.ops as operations
+assert cudnn.ops is operations and not hasattr(operations, "schema") and not hasattr(operations, "causal_conv1d")
 try:
     import cudnn.no_such_part
 except ImportError as error:
