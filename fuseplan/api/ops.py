@@ -1,7 +1,7 @@
 """The API's module `ops` (`cudnn.ops`); its functions are not there yet.
 
 The package `fuseplan.ops`, which defines what each operation means, is an internal one of the same name:
-docs/design/0007-facade-by-composition.md.
+docs/design/0008-facade-by-composition.md.
 """
 
 from __future__ import annotations
