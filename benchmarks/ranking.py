@@ -141,8 +141,8 @@ def buffers(g: Any) -> tuple[dict[int, int], list[Any]]:
     rng = np.random.default_rng(0)
     held: list[Any] = []
     pack: dict[int, int] = {}
-    for uid in (*g.graph.input_uids, *g.graph.output_uids):
-        spec = g.graph.tensors[uid]
+    for uid in (*g._draft.graph.input_uids, *g._draft.graph.output_uids):
+        spec = g._draft.graph.tensors[uid]
         values = rng.uniform(0.1, 1.0, spec.numel).astype(np.float32)
         held.append(values if spec.dtype.bits == 32 else (values.view(np.uint32) >> 16).astype(np.uint16))
         pack[uid] = held[-1].ctypes.data

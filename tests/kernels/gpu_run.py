@@ -12,8 +12,8 @@ def run_and_judge(g: Any, handle: Any) -> Any:
     """The verdict on a graph that was run twice on random inputs."""
     import torch
 
-    inputs = random_inputs(g.graph, seed=1)
-    outputs = {uid: HostBuffer(g.graph.tensors[uid]) for uid in g.graph.output_uids}
+    inputs = random_inputs(g._draft.graph, seed=1)
+    outputs = {uid: HostBuffer(g._draft.graph.tensors[uid]) for uid in g._draft.graph.output_uids}
     on_gpu = {u: torch.from_numpy(b.inner.copy()).cuda() for u, b in (*inputs.items(), *outputs.items())}
     workspace = torch.empty(max(1, g.get_workspace_size()), dtype=torch.uint8, device="cuda")
     for _ in range(2):
@@ -22,4 +22,4 @@ def run_and_judge(g: Any, handle: Any) -> Any:
     for uid, b in outputs.items():
         b.inner[:] = on_gpu[uid].cpu().numpy()
     arrays = {uid: b.view.copy() for uid, b in inputs.items()}
-    return judge(g.graph, arrays, {uid: b.view for uid, b in outputs.items()})
+    return judge(g._draft.graph, arrays, {uid: b.view for uid, b in outputs.items()})
