@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fuseplan.dtypes import BFLOAT16, DOUBLE, FLOAT, FP8_E8M0, HALF, INT8, INT32
+from fuseplan.dtypes import BFLOAT16, DOUBLE, FLOAT, FP8_E8M0, HALF, INT8, INT32, DType
 from fuseplan.engines.base import Support
 from fuseplan.engines.triton import support
 from fuseplan.engines.triton.engine import ENGINE
@@ -214,9 +214,19 @@ def test_configs_are_few_with_the_default_first(region: Region) -> None:
     assert all(dict(c)[name] in values for c in configs for name, values in space.knobs.items())
 
 
-def test_tiles_fit_the_shared_memory_of_small_chips() -> None:
+def four_products(dtype: DType) -> Region:
+    d = made.Draft(2)
+    operands = [(d.load((512, 512), dtype), d.load((512, 512), dtype)) for _ in range(4)]
+    products = [d.op("matmul", *pair) for pair in operands]
+    d.store(d.op("add", d.op("add", *products[:2]), d.op("add", *products[2:])))
+    return d.region()
+
+
+@pytest.mark.parametrize(
+    "region", [made.matmul_bias_gelu(1, 4096, 4096, 1024, HALF), four_products(HALF), four_products(FLOAT)]
+)
+def test_tiles_fit_the_shared_memory_of_small_chips(region: Region) -> None:
     device = made.device(120)
-    region = made.matmul_bias_gelu(1, 4096, 4096, 1024, HALF)
     found = ENGINE.match(region, device)
     assert not isinstance(found, Support) and isinstance(found[1], GemmSchedule)
     for config in ENGINE.knobs(region, device).configs():

@@ -75,6 +75,15 @@ def narrow_operands() -> Region:
     return d.region()
 
 
+def repeated_operands() -> Region:
+    """Operands that repeat one row or column of memory, read as they are and computed from."""
+    d = made.Draft(2)
+    row, column = d.load((19, 9), FLOAT, (0, 1)), d.load((9, 35), FLOAT, (1, 0))
+    d.store(d.op("matmul", row, column))
+    d.store(d.op("matmul", d.op("cos", row), d.op("cos", column)))
+    return d.region()
+
+
 def squared() -> Region:
     """x x, with x computed in the region and added behind the matmul as well."""
     d = made.Draft(2)
@@ -84,7 +93,7 @@ def squared() -> Region:
 
 
 @pytest.mark.parametrize("split", [1, 2])
-@pytest.mark.parametrize("make", [three_products, both_sides, narrow_operands, squared])
+@pytest.mark.parametrize("make", [three_products, both_sides, narrow_operands, repeated_operands, squared])
 def test_region_matches_float64(make: Callable[[], Region], split: int) -> None:
     run_checked(make(), **SMALL, SPLIT_N=split)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import prod
 
 from fuseplan.codegen import triton_expr as expr
-from fuseplan.codegen.axes import MergedAxis, merge
+from fuseplan.codegen.axes import MergedAxis, effective_stride, merge
 from fuseplan.dtypes import BFLOAT16, FLOAT, HALF, DType
 from fuseplan.engines.base import Config, KnobSpace, Support, no
 from fuseplan.engines.forms import NOT_THIS
@@ -42,6 +42,7 @@ _HALF_TILES = (
 _FLOAT_TILES = (
     (64, 128, 16, 8, 3, 1), (64, 64, 16, 4, 3, 1), (32, 64, 32, 4, 3, 1), (32, 32, 32, 4, 3, 1), (16, 32, 32, 4, 3, 1)
 )  # fmt: skip
+_LEAST_TILE = (16, 32, 32, 4, 2, 1)  # where the operands of several products leave no room for another one
 _TILE_KNOBS = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages", "SPLIT_N")
 
 
@@ -105,7 +106,7 @@ class GemmForm:
         fitting = [
             t for t in tiles
             if gemm_shared_bytes(t, schedule) <= limit and (products == 1 or t[0] * t[1] * products <= _ACCUMULATORS)
-        ] or [tiles[-1]]  # fmt: skip
+        ] or [_LEAST_TILE]  # fmt: skip
         if schedule.region.graph.is_dynamic:
             wanted = (16384 if schedule.has_matrix_units else 4096) // products
             best = sorted(fitting, key=lambda t: abs(t[0] * t[1] - wanted))
@@ -297,7 +298,7 @@ class _Gemm:
         body.split_index(axes[0])
         for index in needed_for(region, [o.value for o in operands]):
             body.define(index)
-        k_axis = rank - (1 if letter == "a" else 2)
+        k_axis = -1 if letter == "a" else -2
         tiles = [self._tile(o, k_axis, sides) for o in operands]
         function.out.line(f"return {tuple_text(tiles)}")
         return function
@@ -306,10 +307,12 @@ class _Gemm:
         """A whole tile in the type of the dot, with zeros outside of K."""
         value = self.region.values[operand.value]
         x = expr.coerce(f"v{operand.value}", value.dtype, operand.dtype)
-        is_masked_load = value.op == "load" and value.dim[k_axis] > 1
-        if self._is_masked(self.schedule.k, "BLOCK_K") and not is_masked_load:
+        stride: tuple[int, ...] = (0, 0)  # of a plain load; with 0 it does not extend over the axis
+        if value.op == "load":
+            stride = effective_stride(self.region.operands[self.region.operand_of[operand.value]])[-2:]
+        if self._is_masked(self.schedule.k, "BLOCK_K") and not stride[k_axis]:
             x = f"tl.where(k_inside, {x}, 0.0).to({expr.VALUE_TYPES[operand.dtype]})"
-        return x if min(value.dim[-2:]) > 1 else f"tl.broadcast_to({x}, ({sides}))"
+        return x if all(stride) else f"tl.broadcast_to({x}, ({sides}))"
 
     def _zeros(self) -> Function:
         function = Function(self.params, "zeros")
