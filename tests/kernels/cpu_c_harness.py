@@ -6,14 +6,17 @@ import ctypes
 import math
 import struct
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fuseplan.dtypes import BFLOAT16, BOOLEAN, DOUBLE, FLOAT, HALF, INT32, DType
 from fuseplan.engines.base import Executable
-from fuseplan.engines.cpu_c.engine import ENGINE
+from fuseplan.engines.cpu_c import tiling
+from fuseplan.engines.cpu_c.engine import ENGINE, CpuCEngine
 from fuseplan.ir.graph import AttrValue, Graph, packed_stride, span_elements
 from fuseplan.ir.region import Cost, Operand, Region, Role, Value
 from fuseplan.ops.arrays import numpy_dtype, numpy_namespace
@@ -93,12 +96,28 @@ def empty_array(operand: Operand, fill: int = 0xFF) -> Array:
     return np.lib.stride_tricks.as_strided(raw, operand.dim, tuple(s * kind.itemsize for s in operand.stride))
 
 
+class _Counters(ctypes.Structure):
+    """``struct fp_counters`` of task.h."""
+
+    _fields_ = [("numbers", ctypes.c_int64 * 9)]
+
+
+class _Task(ctypes.Structure):
+    """``struct fp_task`` of task.h."""
+
+    _fields_ = [
+        ("num_tasks", ctypes.c_int64), ("thread", ctypes.c_int32), ("num_threads", ctypes.c_int32),
+        ("scratch", ctypes.c_void_p), ("counters", ctypes.POINTER(_Counters)),
+    ]  # fmt: skip
+
+
 @cache
-def _function(artifact: Artifact, symbol: str) -> Callable[[Any], None]:
-    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(symbol_address(artifact, symbol))
+def _function(artifact: Artifact, symbol: str) -> Callable[[Any, Any], int]:
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_Task))
+    return kind(symbol_address(artifact, symbol))
 
 
-def call(built: Executable, arrays: Sequence[Array]) -> None:
+def call(built: Executable, arrays: Sequence[Array], num_threads: int = 1) -> None:
     """Patch the blocks and run the launches of an executable, with poisoned scratch."""
     scratch = np.full(max(built.scratch_bytes, 1) + 64, 0xFF, np.uint8)
     scratch_at = -(-scratch.ctypes.data // 64) * 64
@@ -108,7 +127,17 @@ def call(built: Executable, arrays: Sequence[Array]) -> None:
             block[p.offset : p.offset + p.size] = _patched(p, arrays, scratch_at)
         assert launch.artifact is not None
         memory = (ctypes.c_char * len(block)).from_buffer(block)
-        _function(launch.artifact, launch.symbol)(ctypes.addressof(memory))
+        run_team(_function(launch.artifact, launch.symbol), memory, launch.tasks.count, num_threads)
+
+
+def run_team(function: Callable[[Any, Any], int], block: Any, num_tasks: int, num_threads: int) -> None:
+    """Call a kernel once on each of some threads, which share its tasks."""
+    counters = _Counters()
+    tasks = [_Task(num_tasks, k, num_threads, None, ctypes.pointer(counters)) for k in range(num_threads)]
+    with ThreadPoolExecutor(num_threads) as pool:
+        called = [pool.submit(function, ctypes.addressof(block), ctypes.byref(task)) for task in tasks]
+    assert [one.result() for one in called] == [0] * num_threads
+    assert counters.numbers[0] == num_tasks + num_threads  # all drawn, and each thread saw that none is left
 
 
 def _patched(p: Patch, arrays: Sequence[Array], scratch_at: int) -> bytes:
@@ -119,14 +148,32 @@ def _patched(p: Patch, arrays: Sequence[Array], scratch_at: int) -> bytes:
 
 
 def run_region(region: Region, inputs: Sequence[Array]) -> list[Array]:
-    """Outputs of the kernel that `cpu_c` builds, run twice into the same memory that starts as NaN."""
+    """Outputs of the kernel that `cpu_c` builds, run twice into the same memory that starts as NaN.
+
+    The same kernel in many small tasks on two threads must agree but for the order of sums.
+    """
     answer = ENGINE.supports(region, CPU)
     assert answer.is_supported, answer.reason
-    built = ENGINE.build(region, CPU, ENGINE.knobs(region, CPU).default)
     outputs = [empty_array(o) for o in region.operands if o.role is Role.OUT]
+    many = [empty_array(o) for o in region.operands if o.role is Role.OUT]
+    built, divided = ENGINE.build(region, CPU, ENGINE.knobs(region, CPU).default), build_divided(region)
+    assert divided.launches[0].artifact is built.launches[0].artifact
     for _ in range(2):
         call(built, [*inputs, *outputs])
+        call(divided, [*inputs, *many], num_threads=2)
+    for a, b in zip(outputs, many, strict=True):
+        tolerance = 4 * np.finfo(a.dtype).eps if a.dtype.kind == "f" else 0
+        np.testing.assert_allclose(np.asarray(b, np.float64), np.asarray(a, np.float64), rtol=tolerance)
     return outputs
+
+
+def build_divided(region: Region) -> Executable:
+    """The executable of a region with as many tasks as its rows and columns allow."""
+    engine = CpuCEngine()
+    engine._compiled = ENGINE._compiled
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiling, "tasks_worth", lambda work_us: 64)
+        return engine.build(region, CPU, ())
 
 
 # ---- the interpreter: what `ir.region` says, in NumPy ----------------------------------------------------------

@@ -217,16 +217,21 @@ def test_convolution_of_one_row_broadcasts_over_a_larger_epilogue() -> None:
         check(b.region())
 
 
-def test_two_anchors_and_computed_operands_are_refused_by_value() -> None:
+def test_two_anchors_one_of_which_reads_the_other_and_reductions_in_front_are_refused_by_value() -> None:
     b = RegionBuilder()
     x = b.load((4, 4))
     once = b.op("matmul", x, x, dim=(4, 4))
-    b.store(b.op("matmul", x, once, dim=(4, 4)))
-    assert "two anchors" in ENGINE.supports(b.region(), CPU).reason
+    b.store(b.op("matmul", x, b.op("abs", once), dim=(4, 4)))
+    refused = ENGINE.supports(b.region(), CPU)
+    assert "two anchors" in refused.reason and "value 3 (matmul) needs value 1" in refused.reason
+    assert refused.at == 3
     b = RegionBuilder()
     x = b.load((4, 4))
-    b.store(b.op("matmul", x, b.op("neg", x), dim=(4, 4)))
-    assert "value 1 (neg)" in ENGINE.supports(b.region(), CPU).reason
+    scaled = b.op("div", x, b.reduce("max", x, (1,)))
+    b.store(b.op("matmul", x, scaled, dim=(4, 4)))
+    refused = ENGINE.supports(b.region(), CPU)
+    assert "value 2 (div), which needs a reduction" in refused.reason
+    assert refused.at == 3
 
 
 def test_reduction_used_again_after_an_anchor_is_refused() -> None:

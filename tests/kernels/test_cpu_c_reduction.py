@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fuseplan.dtypes import BFLOAT16, BOOLEAN, DOUBLE, FLOAT, HALF, INT8, INT32, INT64, DType
-from fuseplan.engines.cpu_c.emit import is_column_reduction
 from fuseplan.engines.cpu_c.engine import ENGINE
+from fuseplan.engines.cpu_c.forms.columns import ColumnSchedule, ColumnsForm
 from fuseplan.ir.region import Region, Role
 from tests.kernels.cpu_c_harness import CPU, RegionBuilder, interpret, near, random_array, run_region
 
@@ -196,7 +196,7 @@ def test_column_reduction_with_followers_matches_float64() -> None:
     b.store(largest)
     b.store(b.op("sub", mean, largest))
     region = b.region()
-    assert is_column_reduction(region)
+    assert isinstance(ColumnsForm().match(region, CPU), ColumnSchedule)
     check(region, scale=16, floor=4.0)
 
 

@@ -12,11 +12,14 @@ import pytest
 
 from fuseplan.codegen.c_helpers import HELPERS, prelude
 from fuseplan.dtypes import BFLOAT16, BOOLEAN, DOUBLE, FLOAT, FP8_E4M3, HALF, INT8, INT32, INT64, UINT8, DType
+from fuseplan.engines.base import Support
 from fuseplan.engines.cpu_c import engine as engine_module
-from fuseplan.engines.cpu_c.emit import Kernel, emit
+from fuseplan.engines.cpu_c import tiling
 from fuseplan.engines.cpu_c.engine import ENGINE, FLAGS, CpuCEngine
+from fuseplan.engines.cpu_c.source import Source
 from fuseplan.ir.graph import span_elements
 from fuseplan.ir.region import BINARY, UNARY, Region, Role
+from fuseplan.runtime import team
 from fuseplan.runtime.artifacts import symbol_address
 from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import Artifact, PatchKind
@@ -104,7 +107,15 @@ REGIONS = {
 }
 
 
-def kernel_of(name: str) -> Kernel:
+def emit(region: Region) -> Source:
+    """The source that the region's form writes."""
+    found = ENGINE.match(region, CPU)
+    assert not isinstance(found, Support), found.reason
+    form, schedule = found
+    return form.emit(schedule, ())
+
+
+def kernel_of(name: str) -> Source:
     region = REGIONS[name]
     answer = ENGINE.supports(region, CPU)
     assert answer.is_supported, answer.reason
@@ -126,12 +137,22 @@ def test_source_compiles_alone_without_a_warning(name: str, tmp_path: Path) -> N
     compile_with(("-O2", "-c", *WARNINGS), [file], tmp_path / "kernel.o")
 
 
+def divided(name: str) -> Source:
+    """The same source with a block that asks for as many tasks as there can be."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiling, "tasks_worth", lambda work_us: 64)
+        found = CpuCEngine().match(REGIONS[name], CPU)
+    assert not isinstance(found, Support), found.reason
+    source = found[0].emit(found[1], ())
+    assert source.source == kernel_of(name).source
+    return source
+
+
 # ---- sanitizers -------------------------------------------------------------------------------------------------
 
-_MAIN = """\
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+_MAIN = (
+    f"{team.header()}\n#include <stdlib.h>\n#include <string.h>\n"
+    + """\
 static uint32_t state = 12345;
 static unsigned char *filled(size_t size) { /* exactly sized, so that a step past the end is seen */
   unsigned char *p = malloc(size);
@@ -139,11 +160,15 @@ static unsigned char *filled(size_t size) { /* exactly sized, so that a step pas
   return p;
 }
 """
+)
 
 
-def _caller(name: str, kernel: Kernel) -> str:
+def _caller(name: str, kernel: Source) -> str:
     """C code that calls the kernel twice on random bytes in exactly sized memory."""
-    lines = [f"extern void {kernel.symbol}(const void *);", f"static void run_{kernel.symbol}(void) {{ /* {name} */"]
+    lines = [
+        f"extern int {kernel.symbol}(const void *, const struct fp_task *);",
+        f"static void run_{kernel.symbol}(void) {{ /* {name} */",
+    ]
     data = ",".join(str(v) for v in kernel.template)
     lines += [f"  static const unsigned char template_[] = {{{data}}};"]
     lines += ["  unsigned char *block = malloc(sizeof template_);", "  memcpy(block, template_, sizeof template_);"]
@@ -156,7 +181,10 @@ def _caller(name: str, kernel: Kernel) -> str:
         else:
             base = "scratch" if p.kind is PatchKind.SCRATCH else f"b{p.slot}"
             lines.append(f"  unsigned char *p{k} = {base} + {p.addend}; memcpy(block + {p.offset}, &p{k}, 8);")
-    lines += [f"  {kernel.symbol}(block);"] * 2
+    for k in range(2):
+        lines.append(f"  struct fp_counters counters{k} = {{0}};")
+        lines.append(f"  const struct fp_task task{k} = {{{kernel.num_tasks}, 0, 1, NULL, &counters{k}}};")
+        lines.append(f"  if ({kernel.symbol}(block, &task{k})) abort();")
     frees = [f"free(b{k});" for k in range(len(REGIONS[name].operands))]
     lines += ["  " + " ".join([*frees, "free(block); free(scratch);"]), "}"]
     return "\n".join(lines) + "\n"
@@ -174,7 +202,7 @@ def test_kernels_run_clean_under_sanitizers(half: str, tmp_path: Path) -> None:
     flags = ("-U__FLT16_MANT_DIG__",) if half == "own" else ()
     files, main, calls = [], _MAIN, ""
     for name in SANITIZED if half == "own" else SANITIZED[1::5]:
-        kernel = kernel_of(name)
+        kernel = divided(name)
         files.append(tmp_path / f"{kernel.symbol}.c")
         files[-1].write_text(kernel.source)
         main += _caller(name, kernel)
@@ -188,7 +216,7 @@ def test_kernels_run_clean_under_sanitizers(half: str, tmp_path: Path) -> None:
 
 def test_sanitized_program_notices_a_buffer_that_is_too_small(tmp_path: Path) -> None:
     """The check above can fail: with one input byte less the address sanitizer must stop the program."""
-    kernel = kernel_of("softmax")
+    kernel = divided("softmax")
     (tmp_path / "kernel.c").write_text(kernel.source)
     main = _MAIN + _caller("softmax", kernel).replace("b0 = filled(1584)", "b0 = filled(1583)")
     assert "filled(1583)" in main
@@ -229,7 +257,7 @@ def test_text_and_name_do_not_depend_on_extents_or_uids() -> None:
 def test_equal_regions_are_built_once_and_equal_texts_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
 
-    def fake(source: str, flags: tuple[str, ...], *, label: str) -> Artifact:
+    def fake(source: str, flags: tuple[str, ...], *, label: str, symbol: str) -> Artifact:
         compiled.append(label)
         return Artifact("so", label, "", b"")
 

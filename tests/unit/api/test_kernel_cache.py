@@ -11,6 +11,7 @@ import pytest
 import fuseplan as cudnn
 from fuseplan import settings
 from fuseplan.engines.cpu_c import engine as cpu_c
+from fuseplan.engines.forms import Memo
 from fuseplan.runtime import toolchain
 
 pytestmark = pytest.mark.skipif(not toolchain.has_compiler(), reason="there is no C compiler")
@@ -28,8 +29,8 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         run(command, source, path, label)
 
     monkeypatch.setattr(toolchain, "_run", counted)
-    monkeypatch.setattr(cpu_c.ENGINE, "_built", {})
-    monkeypatch.setattr(cpu_c.ENGINE, "_compiled", {})
+    monkeypatch.setattr(cpu_c.ENGINE, "_built", Memo())
+    monkeypatch.setattr(cpu_c.ENGINE, "_compiled", Memo())
     here = settings.current()
     monkeypatch.setattr(settings, "_current", settings.Settings(cache_dir=tmp_path, compiler=here.compiler))
     return labels
@@ -89,8 +90,8 @@ def test_dynamic_shapes_share_kernels_without_a_cache_object(compiled: list[str]
 def test_fresh_process_state_finds_the_kernel_on_disk(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     cache = cudnn.create_kernel_cache()
     run_conv(CONV_SHAPES[0], kernel_cache=cache)
-    monkeypatch.setattr(cpu_c.ENGINE, "_built", {})
-    monkeypatch.setattr(cpu_c.ENGINE, "_compiled", {})
+    monkeypatch.setattr(cpu_c.ENGINE, "_built", Memo())
+    monkeypatch.setattr(cpu_c.ENGINE, "_compiled", Memo())
     again = cudnn.create_kernel_cache()
     again.deserialize(cache.serialize())
     revision = again.revision()

@@ -63,9 +63,7 @@ def test_two_matmuls_show_the_cut_before_the_second() -> None:
     shown = regions("two_matmuls")
     assert shown["cpu_c"][0].startswith("region 0 [cpu_c] 2 node(s): matmul.0(matmul), relu.0(relu)")
     assert shown["cpu_c"][1].startswith("region 1 [cpu_c] 1 node(s): matmul.1(matmul)")
-    assert shown["cpu_c"][2] == (
-        "starts here because: a region holds one anchor, and the producer's region has a matmul"
-    )
+    assert shown["cpu_c"][2] == ("starts here because: matmul stands behind 1 anchor(s) of the region, as many as may")
     assert len(shown["array"]) == 1 and "3 node(s)" in shown["array"][0]
 
 

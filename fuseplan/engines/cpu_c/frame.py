@@ -1,0 +1,147 @@
+"""Lines of a hole that evaluate values of the region at one position: offsets, definitions, stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from fuseplan.codegen import c_expr
+from fuseplan.codegen.axes import MergedAxis
+from fuseplan.codegen.writer import LineWriter
+from fuseplan.dtypes import INT64, DType
+from fuseplan.engines.cpu_c.source import Holes
+from fuseplan.ir.region import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Strides:
+    """Strides of an operand, or of an array of results, along the axes of a frame; `prefix` starts their names."""
+
+    prefix: str
+    along: tuple[int, ...]
+
+
+class Frame:
+    """The body of one function while it is written.
+
+    Args:
+        axes: what the position runs over; `index[k]` is the C text of the position on the k-th
+        labels: numbers that name the axes in the parameter block; an axis has one label in all frames of a kernel
+    """
+
+    def __init__(
+        self, holes: Holes, axes: Sequence[MergedAxis], index: Sequence[str], labels: Sequence[int] | None = None
+    ) -> None:
+        self.holes, self.region = holes, holes.region
+        self.axes, self.index = tuple(axes), list(index)
+        self.labels = tuple(range(len(self.axes)) if labels is None else labels)
+        self.writer = LineWriter()
+        self._strides: dict[int, Strides] = {}
+
+    def extent(self, loop: int) -> str:
+        return self.holes.args.number(f"n{self.labels[loop]}", self.axes[loop].count)
+
+    def open_loop(self, loop: int) -> None:
+        i = self.index[loop]
+        self.writer.open(f"for (int64_t {i} = 0; {i} < {self.extent(loop)}; ++{i}) {{")
+
+    def strides(self, operand: int) -> Strides:
+        """Strides of an operand over the axes: those of each one's fastest member."""
+        found = self._strides.get(operand)
+        if found is None:
+            o = self.region.operands[operand]
+            along = tuple([axis.stride(o) for axis in self.axes])
+            found = self._strides[operand] = Strides(self.holes.names[operand], along)
+        return found
+
+    def offset(self, strides: Strides) -> str:
+        """Element offset at the current position; a unit stride is baked in: the compiler sees contiguous memory."""
+        terms = []
+        for label, index, stride in zip(self.labels, self.index, strides.along, strict=True):
+            if stride and index != "0":
+                name = f"{strides.prefix}_s{label}"
+                terms.append(index if stride == 1 else f"{index} * {self.holes.args.number(name, stride)}")
+        return " + ".join(terms) or "0"
+
+    def element(self, operand: int) -> str:
+        """The memory element of an operand at the current position."""
+        o = self.region.operands[operand]
+        const = "const " if o.role is Role.IN else ""
+        ctype = const + c_expr.STORAGE[o.dtype.name]
+        pointer = self.holes.args.pointer(self.holes.names[operand], ctype, operand, o.offset * o.dtype.itemsize)
+        return f"{pointer}[{self.offset(self.strides(operand))}]"
+
+    def define(self, value: int, text: str) -> None:
+        """The line that gives a value its name."""
+        carrier = c_expr.CARRIER[self.region.values[value].dtype.name]
+        self.writer.line(f"const {carrier} v{value} = {text}; {self.holes.note(value)}")
+
+    def value(self, value: int) -> None:
+        """Define a value that is no anchor and no real reduction."""
+        v = self.region.values[value]
+        if v.op == "load":
+            text = self._loaded(value)
+        elif v.op == "const":
+            text = c_expr.literal(v.attr("value"), v.dtype)  # type: ignore[arg-type]
+        elif v.op == "index":
+            text = self._counted(f"(int64_t){self._position(v.axis)}", v.compute, v.dtype)
+        elif v.op == "count":
+            dim = self.region.values[v.args[0]].dim
+            number = self.holes.args.number(f"count{value}", prod([dim[a] for a in v.axes]))
+            text = self._counted(number, v.compute, v.dtype)
+        elif v.op in ("cast", "reduce"):  # a reduction over extents of 1 keeps its argument
+            source = self.region.values[v.args[0]].dtype
+            text = c_expr.convert(c_expr.convert(f"v{v.args[0]}", source, v.compute), v.compute, v.dtype)
+        else:
+            types = [self.region.values[a].dtype for a in v.args]
+            made = c_expr.evaluate(v.op, [f"v{a}" for a in v.args], types, v.compute)
+            text = c_expr.result(made, v.compute, v.dtype)
+        self.define(value, text)
+
+    def store(self, value: int, operand: int) -> None:
+        o = self.region.operands[operand]
+        text = c_expr.store(f"v{value}", self.region.values[value].dtype, o.dtype)
+        self.writer.line(f"{self.element(operand)} = {text};")
+
+    def argument(self, reduce: int) -> str:
+        """The argument of a reduction in its compute type."""
+        v = self.region.values[reduce]
+        return c_expr.argument(f"v{v.args[0]}", self.region.values[v.args[0]].dtype, v.compute)
+
+    def accumulator(self, reduce: int) -> c_expr.Accumulator:
+        v = self.region.values[reduce]
+        return c_expr.ACCUMULATORS[c_expr.KIND[v.compute.name]][v.mode]
+
+    def update(self, reduce: int, place: str) -> None:
+        """The line that adds an element into an accumulator."""
+        text = self.accumulator(reduce).update.format(a=place, x=self.argument(reduce))
+        self.writer.line(f"{place} = {text}; {self.holes.note(reduce)}")
+
+    def finish(self, reduce: int, text: str) -> None:
+        """Define a reduction's value from its accumulator."""
+        v = self.region.values[reduce]
+        self.define(reduce, c_expr.accumulated(text, self.accumulator(reduce), v.compute, v.dtype))
+
+    def finish_anchor(self, anchor: int, text: str) -> None:
+        """Define an anchor's value from its sum."""
+        v = self.region.values[anchor]
+        acc = c_expr.MAIN_LOOP[c_expr.KIND[v.compute.name]]
+        self.define(anchor, c_expr.accumulated(text, acc, v.compute, v.dtype))
+
+    def _loaded(self, value: int) -> str:
+        operand = self.region.operand_of[value]
+        o = self.region.operands[operand]
+        if o.role is Role.SCALAR:
+            name, ctype = self.holes.names[operand], c_expr.STORAGE[o.dtype.name]
+            return c_expr.load(self.holes.args.scalar(name, ctype, operand, o.dtype.itemsize), o.dtype)
+        return c_expr.load(self.element(operand), o.dtype)
+
+    def _counted(self, text: str, compute: DType, dtype: DType) -> str:
+        return c_expr.convert(c_expr.convert(text, INT64, compute), compute, dtype)
+
+    def _position(self, axis: int) -> str:
+        for k, merged in enumerate(self.axes):
+            if axis in merged.axes:
+                return self.index[k]
+        return "0"

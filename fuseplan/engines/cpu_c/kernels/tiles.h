@@ -1,0 +1,33 @@
+/* What a task covers: rows and columns of the domain.
+ *
+ * A row is one position on the axes that are walked outside, a column one on the axis that is walked inside. Columns
+ * are given out in whole blocks of `column_block`. */
+#ifndef FUSEPLAN_TILES_H
+#define FUSEPLAN_TILES_H
+#include <stdint.h>
+
+/* gcc gives loops with `omp simd reduction` no vectors if their function is inlined late */
+#define INLINE static inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
+
+struct tiling {
+  int64_t num_rows, row_tasks, num_columns, column_tasks, column_block;
+};
+
+struct tile {
+  int64_t row, past_row, column, past_column;
+};
+
+INLINE struct tile tile_of(struct tiling s, int64_t task) {
+  const int64_t r = task / s.column_tasks, c = task % s.column_tasks;
+  const int64_t blocks = (s.num_columns + s.column_block - 1) / s.column_block;
+  struct tile tile = {
+      .row = r * s.num_rows / s.row_tasks,
+      .past_row = (r + 1) * s.num_rows / s.row_tasks,
+      .column = c * blocks / s.column_tasks * s.column_block,
+      .past_column = (c + 1) * blocks / s.column_tasks * s.column_block,
+  };
+  if (tile.past_column > s.num_columns) tile.past_column = s.num_columns;
+  return tile;
+}
+#endif

@@ -1,0 +1,80 @@
+"""The main loops of `cpu_c` as they stand in their files: each compiles alone and computes what its defaults say."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fuseplan.engines.cpu_c.engine import FLAGS
+from fuseplan.runtime.toolchain import find_compiler
+from tests.kernels.cpu_c_harness import run_team
+
+KERNELS = Path(__file__).parents[2] / "fuseplan" / "engines" / "cpu_c" / "kernels"
+Array = np.ndarray[Any, Any]
+
+
+def load(name: str, symbol: str, folder: Path, *macros: str) -> Callable[[Any, Any], int]:
+    """The function of a main loop, compiled from its file with warnings as errors."""
+    made = folder / f"{name}.so"
+    flags = ("-O2", "-std=c11", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", *FLAGS, *macros)
+    subprocess.run([find_compiler().path, *flags, str(KERNELS / f"{name}.c"), "-o", str(made), "-lm"], check=True)
+    function = getattr(ctypes.CDLL(str(made)), symbol)
+    function.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    return function  # type: ignore[no-any-return]
+
+
+def run(function: Callable[[Any, Any], int], arrays: list[Array], numbers: list[int], num_tasks: int) -> None:
+    data = struct.pack(f"<{len(arrays)}Q{len(numbers)}q", *(a.ctypes.data for a in arrays), *numbers)
+    run_team(function, ctypes.create_string_buffer(data, len(data)), num_tasks, num_threads=2)
+
+
+def random(*dim: int) -> Array:
+    return np.random.default_rng(sum(dim)).uniform(-2, 2, dim).astype(np.float32)
+
+
+def test_every_main_loop_has_a_test_here() -> None:
+    assert sorted(p.stem for p in KERNELS.glob("*.c")) == ["columns", "conv", "matmul", "rows"]
+
+
+@pytest.mark.parametrize("num_tasks", [1, 3, 7])
+def test_rows_alone_is_a_softmax(tmp_path: Path, num_tasks: int) -> None:
+    x, y = random(7, 33), np.full((7, 33), np.nan, np.float32)
+    run(load("rows", "softmax_rows", tmp_path), [x, y], [7, num_tasks, 33], num_tasks)
+    e = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
+    np.testing.assert_allclose(y, e / e.sum(axis=1, keepdims=True), rtol=1e-6)
+
+
+@pytest.mark.parametrize("num_tasks", [1, 4])
+def test_columns_alone_is_a_sum_of_each_column(tmp_path: Path, num_tasks: int) -> None:
+    x, y, r = random(9, 70), np.full(70, np.nan, np.float32), np.full((num_tasks, 70), np.nan)
+    run(load("columns", "column_sums", tmp_path), [x, y, r], [9, num_tasks, 70], num_tasks)
+    np.testing.assert_allclose(y, x.astype(np.float64).sum(axis=0), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("row_tasks", "column_tasks"), [(1, 1), (2, 3), (5, 1)])
+def test_matmul_alone_is_a_product(tmp_path: Path, row_tasks: int, column_tasks: int) -> None:
+    a, b, c = random(5, 300), random(300, 150), np.full((5, 150), np.nan, np.float32)
+    function = load("matmul", "matmul", tmp_path)
+    run(function, [a, b, c], [5, row_tasks, 150, column_tasks, 300], row_tasks * column_tasks)
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("block_is_channels", [1, 0])
+@pytest.mark.parametrize(("row_tasks", "column_tasks"), [(1, 1), (3, 2)])
+def test_conv_alone_is_a_convolution(tmp_path: Path, row_tasks: int, column_tasks: int, block_is_channels: int) -> None:
+    n, h, w, c, k, r, s, pad = 2, 5, 80, 3, 70, 3, 2, 1
+    x, weights = random(n, h, w, c), random(k, r, s, c)
+    y = np.full((n, h + 2 * pad - r + 1, w + 2 * pad - s + 1, k), np.nan, np.float32)
+    function = load("conv", "conv", tmp_path, f"-DBLOCK_IS_CHANNELS={block_is_channels}")
+    numbers = [n, h, w, c, k, r, s, pad, row_tasks, column_tasks]
+    run(function, [x, weights, y], numbers, row_tasks * column_tasks)
+    padded = np.pad(x.astype(np.float64), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (r, s), axis=(1, 2))
+    np.testing.assert_allclose(y, np.einsum("nhwcrs,krsc->nhwk", windows, weights), rtol=1e-4, atol=1e-4)
