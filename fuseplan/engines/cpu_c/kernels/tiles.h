@@ -19,6 +19,10 @@ struct tile {
 };
 
 INLINE struct tile tile_of(struct tiling s, int64_t task) {
+  if (s.row_tasks == 1 && s.column_tasks == 1) { /* a small launch, where divisions would take longer than the work */
+    const struct tile whole = {0, s.num_rows, 0, s.num_columns};
+    return whole;
+  }
   const int64_t r = task / s.column_tasks, c = task % s.column_tasks;
   const int64_t blocks = (s.num_columns + s.column_block - 1) / s.column_block;
   struct tile tile = {
