@@ -202,6 +202,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path)
     parser.add_argument("--before", default="", help="a commit to compare small calls with")
+    parser.add_argument("--note", help="what else should be known of the run")
     parser.add_argument("--table", choices=TABLES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.table:
@@ -213,7 +214,7 @@ def main() -> None:
         "device": f"{cpu_device().name}, {cpu_device().arch}, {cpu_device().sm_count} cores",
         "python": platform.python_version(), "numpy": np.__version__, "fuseplan": cudnn.__version__,
         "command": " ".join(["python -m benchmarks.threads", *sys.argv[1:]]), "date": datetime.date.today().isoformat(),
-        "load": os.getloadavg()[0], "took_s": round(time.monotonic() - start),
+        "load": round(os.getloadavg()[0], 1), "note": args.note, "took_s": round(time.monotonic() - start),
     }  # fmt: skip
     if args.out:
         args.out.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
