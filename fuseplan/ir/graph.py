@@ -144,8 +144,14 @@ class Graph:
 
     def reads(self, node: Node) -> tuple[int, ...]:
         """uids that a node reads: its inputs, and the starts of its packed tensors."""
-        inputs = tuple([uid for _, uid in node.inputs])
-        return (*inputs, *self.offsets_of(node)) if self.has_ragged else inputs
+        return self._reads[node.index]
+
+    @cached_property
+    def _reads(self) -> tuple[tuple[int, ...], ...]:
+        inputs = [tuple([uid for _, uid in n.inputs]) for n in self.nodes]
+        if self.has_ragged:
+            inputs = [(*found, *self.offsets_of(n)) for found, n in zip(inputs, self.nodes, strict=True)]
+        return tuple(inputs)
 
     @cached_property
     def consumers(self) -> dict[int, tuple[int, ...]]:
@@ -184,10 +190,13 @@ class Graph:
     def slice(self, indices: Iterable[int], exposed: Iterable[int]) -> Graph:
         """The nodes at `indices` as a graph of their own; tensors in `exposed` become non-virtual there."""
         shown = set(exposed)
-        nodes = tuple(replace(self.nodes[i], index=k) for k, i in enumerate(indices))
+        chosen = [self.nodes[i] for i in indices]
+        nodes = tuple(
+            [Node(k, n.op, n.name, n.inputs, n.outputs, n.attrs, n.compute, n.body) for k, n in enumerate(chosen)]
+        )
         made = {uid for n in nodes for _, uid in n.outputs}
         tensors: dict[int, TensorSpec] = {}
-        for node in nodes:
+        for node in chosen:
             for uid in (*self.reads(node), *[u for _, u in node.outputs]):
                 if uid not in tensors:
                     spec = self.tensors[uid]

@@ -75,6 +75,7 @@ class FragmentCache:
         self.windows = find_windows(graph)
         self._fragments: dict[tuple[NodeKey, int], Fragment] = {}
         self._traits: dict[NodeKey, Traits] = {}
+        self._traits_of: dict[int, Traits] = {}
         self._keys: dict[int, NodeKey] = {}
 
     def key(self, node: Node) -> NodeKey:
@@ -101,10 +102,15 @@ class FragmentCache:
         return found
 
     def traits(self, node: Node) -> Traits:
-        key = self.key(node)
-        found = self._traits.get(key)
+        """What cutting needs to know of a node."""
+        found = self._traits_of.get(node.index)
         if found is None:
-            found = self._traits[key] = _traits(self.graph, node, self.fragment(node, natural_rank(self.graph, node)))
+            key = self.key(node)
+            found = self._traits.get(key)
+            if found is None:
+                fragment = self.fragment(node, natural_rank(self.graph, node))
+                found = self._traits[key] = _traits(self.graph, node, fragment)
+            self._traits_of[node.index] = found
         return found
 
 

@@ -117,14 +117,14 @@ class Rules:
         return ""
 
     def _depth(self, f: Fusion, node: Node) -> int:
-        return max([f.depth.get(uid, 0) for _, uid in node.inputs], default=0) if f.anchors else 0
+        return max([f.depth.get(uid, 0) for _, uid in node.inputs], default=0) if f.depth else 0
 
     def _reduction_refusal(self, f: Fusion, node: Node, traits: Traits) -> str:
         lim = self.limits
         source = strip(self.graph.tensors[node.inputs[0][1]].dim)
         if f.num_main and source != f.domain:
             return f"it reduces dims {list(source)}, the region iterates over {list(f.domain)}"
-        reads_reduced = any(uid in f.reduced for _, uid in node.inputs)
+        reads_reduced = bool(f.reduced) and any(uid in f.reduced for _, uid in node.inputs)
         if self._is_behind_anchor(f):
             if not lim.reuse_after_anchor and reads_reduced:
                 return f"a reduction's result is used again after the {self._anchor_of(f)}"
@@ -141,7 +141,7 @@ class Rules:
         domain = traits.domain
         if not f.num_main:
             return ""
-        reads_reduced = any(uid in f.reduced for _, uid in node.inputs)
+        reads_reduced = bool(f.reduced) and any(uid in f.reduced for _, uid in node.inputs)
         if domain == f.domain:
             is_behind = self._is_behind_anchor(f)
             may_reuse = self.limits.reuse_after_anchor if is_behind else self.limits.reuse_reduction
@@ -165,7 +165,7 @@ class Rules:
         """Take a node in that nothing speaks against."""
         traits = self.cache.traits(node)
         f.num_nodes += 1
-        reads_reduced = any(uid in f.reduced for _, uid in node.inputs)
+        reads_reduced = bool(f.reduced) and any(uid in f.reduced for _, uid in node.inputs)
         for _, uid in node.inputs:
             if uid not in f.made:
                 f.operands.add(uid)

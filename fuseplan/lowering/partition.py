@@ -129,7 +129,7 @@ class _Merger:
     def _join(self, group: Group, node: Node, sources: Sequence[Group]) -> str:
         """Take a node into a group; why that cannot be, or ""."""
         traits = self.cache.traits(node)
-        reads_front = any(uid in group.fusion.front for _, uid in node.inputs)
+        reads_front = bool(group.fusion.front) and any(uid in group.fusion.front for _, uid in node.inputs)
         fused: Fusion | str = group.fusion
         if traits.anchor and (reason := self.rules.count_refusal(group.fusion, node, traits)):
             return reason

@@ -35,8 +35,10 @@ int run(const void *block, void *stream) {
 
 class LibmEngine:
     name = "libm"
-    engine_id = 20900
+    engine_ids = range(20900, 20901)
     device_kinds = frozenset({"cpu"})
+    is_general = False
+    is_compiled = True
 
     def limits(self, device: Device) -> FusionLimits:
         return FusionLimits(ops=TAKES, max_nodes=1)

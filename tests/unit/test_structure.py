@@ -241,6 +241,15 @@ def test_readme_commands_are_what_ci_runs() -> None:
     assert [c for c in commands if c not in script] == []
 
 
+def test_layout_page_names_what_is_there() -> None:
+    page = (ROOT / "docs" / "layout.md").read_text(encoding="utf-8")
+    folders = re.findall(r"\*\*`([a-z_/]+)/`", page)
+    assert {"api", "ops", "ir", "plan", "lowering", "engines", "codegen", "runtime", "testing", "cli"} <= set(folders)
+    assert [f for f in folders if not (PACKAGE / f).is_dir()] == []
+    known = {p.name for p in PACKAGE.rglob("*") if p.is_file()}
+    assert [f for f in re.findall(r"`(?:[a-z_]+/)*([a-z_]+\.(?:py|c|h))`", page) if f not in known] == []
+
+
 def test_constraints_pin_exactly_and_leave_triton_out() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
