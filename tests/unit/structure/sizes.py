@@ -17,7 +17,7 @@ FILE_LINES, FUNCTION_LINES, CLASS_LINES, PARAMETERS, LINE_TOKENS = 400, 60, 300,
 MARK = "# table"
 SOURCES = (".py", ".c", ".h")
 BUDGETS = {  # table: name -> (lines when finished, folders and files of the package)
-    "root, runtime, ir": (5600, ("*.py", "runtime", "ir")),
+    "root, runtime, ir": (5700, ("*.py", "runtime", "ir")),
     "ops": (6500, ("ops",)),
     "lowering, codegen": (2700, ("lowering", "codegen")),
     "engines: base, array, null": (600, ("engines/*.py", "engines/array", "engines/null")),
