@@ -100,7 +100,7 @@ GRAPHS: dict[str, Maker] = {
     "add x 4, 1M bf16": chain(4, 1 << 20, dtype=BFLOAT16),
     "tanh x 1, 64k": chain(1, 1 << 16, "tanh"),
     "tanh x 4, 256k": chain(4, 1 << 18, "tanh"),
-    "exp x 4, 256k": chain(4, 1 << 18, "exp"),
+    "exp x 1, 1M": chain(1, 1 << 20, "exp"),
     "gelu x 2, 256k": chain(2, 1 << 18, "gelu"),
     "sqrt x 4, 256k": chain(4, 1 << 18, "sqrt"),
 }

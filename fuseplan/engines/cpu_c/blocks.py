@@ -18,7 +18,7 @@ from fuseplan.engines.cpu_c.elements import (
     reductions_refusal,
     write_elements,
 )
-from fuseplan.engines.cpu_c.estimate import serial_us, work_us
+from fuseplan.engines.cpu_c.estimate import expected_us, work_us
 from fuseplan.engines.cpu_c.frame import Frame
 from fuseplan.engines.cpu_c.source import Holes
 from fuseplan.engines.cpu_c.tiling import Tiling, rows_of, stores_vary, write_positions
@@ -47,7 +47,7 @@ class BlockSchedule:
     reduces: tuple[int, ...]
     tiling: Tiling
     work_us: float
-    serial_us: float
+    expected_us: float
 
     @property
     def labels(self) -> tuple[int, ...]:
@@ -103,7 +103,8 @@ def schedule_blocks(region: Region, device: Device, block_axis: int) -> BlockSch
     tiling = Tiling(rows_of(axes[:-1]), axes[-1].count, BLOCK)
     if stores_vary(region, [i for i, _ in element_stores(region, reduces)], axes):
         tiling = tiling.divided(work, most=most_tasks(region, reduces))
-    return BlockSchedule(region, axes, region.anchors, reduces, tiling, work, serial_us(region, device))
+    us = expected_us(region, device, tiling.num_tasks)
+    return BlockSchedule(region, axes, region.anchors, reduces, tiling, work, us)
 
 
 def begin_blocks(schedule: BlockSchedule, anchor_name: str) -> Holes:

@@ -7,12 +7,14 @@ from math import prod
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 
-# table: nanoseconds per element, one core of a 2.6 GHz server CPU, `expf` and so on of glibc 2.36
-_LIBM_NS = {"exp": 2.0, "log": 2.3, "log1p": 11.0, "sin": 5.7, "cos": 5.7, "tan": 12.0, "tanh": 14.0, "erf": 12.0,
-            "pow": 5.4, "mod": 3.0}  # fmt: skip
+# table: nanoseconds per element, one core of a 2.0 to 2.6 GHz server CPU, `expf` and so on of glibc 2.36
+_LIBM_NS = {"exp": 3.0, "log": 3.5, "log1p": 12.0, "sin": 7.0, "cos": 7.0, "tan": 16.0, "tanh": 25.0, "erf": 12.0,
+            "pow": 12.0, "mod": 12.0}  # fmt: skip
 _CALL_US = 0.5
-_MEMORY_SHARE = 0.5  # of the bandwidth that all cores reach together
-_PEAK_SHARE = 0.12  # of one core's peak: what the plain main loops reach on the same machine
+_MEMORY_SHARE = 0.8  # of the bandwidth of all cores: what they reach together
+_PRODUCT_SHARE = 0.12  # of one core's peak: what plain loops of products reach
+_ELEMENT_SHARE = 0.25  # the same of loops over elements
+_OWN_CACHE_BYTES = 1 << 20  # a B of this size stays in a core's own cache from row to row
 
 # table: a core that stands for all: how a kernel is divided must not depend on the machine, so that a saved plan and
 # the sums of its tasks are the same everywhere
@@ -20,18 +22,33 @@ _CORE_GBPS = 10.0
 _CORE_GFLOPS = 6.0
 
 
-def serial_us(region: Region, device: Device) -> float:
+def expected_us(region: Region, device: Device, num_tasks: int) -> float:
     """Time of memory traffic and arithmetic, one after the other, at the rates that plain loops reach on a device."""
-    core_gflops = device.peak_gflops / max(1, device.sm_count)
-    return _CALL_US + _sum_us(region, _MEMORY_SHARE * device.memory_gbps, _PEAK_SHARE * core_gflops)
+    cores = max(1, min(num_tasks, device.num_threads or device.sm_count))
+    gbps = min(cores * _CORE_GBPS, _MEMORY_SHARE * device.memory_gbps)
+    share = _PRODUCT_SHARE if region.anchors else _ELEMENT_SHARE
+    gflops = cores * share * device.peak_gflops / max(1, device.sm_count)
+    read_again_us = _bytes_read_again(region) / (1e3 * cores * _CORE_GBPS)
+    return _CALL_US + read_again_us + _sum_us(region, gbps, gflops, cores)
+
+
+def _bytes_read_again(region: Region) -> float:
+    """Bytes of operands B that every row of a product reads from memory anew, as they are too large for a cache."""
+    total = 0.0
+    for value in (region.values[i] for i in region.anchors):
+        if value.op == "matmul":
+            b = region.values[value.args[1]]
+            size = b.dim[-2] * b.dim[-1] * b.dtype.itemsize
+            total += size * (prod(value.dim[:-1]) - 1) if size > _OWN_CACHE_BYTES else 0
+    return total
 
 
 def work_us(region: Region) -> float:
     """The same on any machine: how much there is to divide."""
-    return _sum_us(region, _CORE_GBPS, _CORE_GFLOPS)
+    return _sum_us(region, _CORE_GBPS, _CORE_GFLOPS, 1)
 
 
-def _sum_us(region: Region, gbps: float, gflops: float) -> float:
+def _sum_us(region: Region, gbps: float, gflops: float, cores: int) -> float:
     cost = region.cost
     libm_ns = sum([_LIBM_NS[v.op] * prod(v.dim) for v in region.values if v.op in _LIBM_NS])
-    return (cost.read_bytes + cost.write_bytes) / (1e3 * gbps) + libm_ns / 1e3 + cost.flops / (1e3 * gflops)
+    return (cost.read_bytes + cost.write_bytes) / (1e3 * gbps) + libm_ns / (1e3 * cores) + cost.flops / (1e3 * gflops)

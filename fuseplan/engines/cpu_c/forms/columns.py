@@ -14,7 +14,7 @@ from fuseplan.engines.cpu_c.elements import (
     reductions_refusal,
     write_elements,
 )
-from fuseplan.engines.cpu_c.estimate import serial_us, work_us
+from fuseplan.engines.cpu_c.estimate import expected_us, work_us
 from fuseplan.engines.cpu_c.forms.rows import inner_axes
 from fuseplan.engines.cpu_c.frame import Frame
 from fuseplan.engines.cpu_c.source import Holes, Source, assemble
@@ -33,7 +33,7 @@ class ColumnSchedule:
     reduces: tuple[int, ...]
     tiling: Tiling
     work_us: float
-    serial_us: float
+    expected_us: float
 
 
 class ColumnsForm:
@@ -55,13 +55,13 @@ class ColumnsForm:
         tiling = Tiling(rows_of(axes[:-1]), axes[-1].count)
         if stores_vary(region, [i for i, _ in element_stores(region, reduces)], axes):
             tiling = tiling.divided(work, most=most_tasks(region, reduces))
-        return ColumnSchedule(region, axes, reduces, tiling, work, serial_us(region, device))
+        return ColumnSchedule(region, axes, reduces, tiling, work, expected_us(region, device, tiling.num_tasks))
 
     def configs(self, schedule: ColumnSchedule) -> KnobSpace:
         return KnobSpace()
 
     def estimate_us(self, schedule: ColumnSchedule, config: Config) -> float:
-        return schedule.serial_us
+        return schedule.expected_us
 
     def notes(self, schedule: ColumnSchedule, config: Config) -> frozenset[str]:
         return frozenset()

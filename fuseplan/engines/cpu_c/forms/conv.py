@@ -59,7 +59,7 @@ class ConvForm:
         return KnobSpace()
 
     def estimate_us(self, schedule: ConvSchedule, config: Config) -> float:
-        return schedule.blocks.serial_us
+        return schedule.blocks.expected_us
 
     def notes(self, schedule: ConvSchedule, config: Config) -> frozenset[str]:
         return frozenset()

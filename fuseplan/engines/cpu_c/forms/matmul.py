@@ -49,7 +49,7 @@ class MatmulForm:
         return KnobSpace()
 
     def estimate_us(self, schedule: MatmulSchedule, config: Config) -> float:
-        return schedule.blocks.serial_us
+        return schedule.blocks.expected_us
 
     def notes(self, schedule: MatmulSchedule, config: Config) -> frozenset[str]:
         return frozenset()

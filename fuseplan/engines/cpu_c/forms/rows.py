@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fuseplan.codegen.axes import MergedAxis, merge_in_memory_order, reduced_axes
 from fuseplan.engines.base import YES, Config, KnobSpace, Support, no
 from fuseplan.engines.cpu_c.dataflow import depends_on, live_values, needed_for, reads
-from fuseplan.engines.cpu_c.estimate import serial_us, work_us
+from fuseplan.engines.cpu_c.estimate import expected_us, work_us
 from fuseplan.engines.cpu_c.frame import Frame
 from fuseplan.engines.cpu_c.source import Holes, Source, assemble
 from fuseplan.engines.cpu_c.tiling import Tiling, rows_of, stores_vary, write_positions
@@ -55,7 +55,7 @@ class RowSchedule:
     scalars: tuple[tuple[int, int], ...]
     tiling: Tiling
     work_us: float
-    serial_us: float
+    expected_us: float
 
     @property
     def divides_columns(self) -> bool:
@@ -88,15 +88,14 @@ class RowsForm:
         stored = [i for i, _ in region.stores]
         shared = not stores_vary(region, stored, outer if inner else axes)
         tiling = whole if shared else whole.divided(work, rows_only=bool(inner))
-        return RowSchedule(
-            region, _family(region, inner), axes, len(outer), passes, scalars, tiling, work, serial_us(region, device)
-        )
+        us = expected_us(region, device, tiling.num_tasks)
+        return RowSchedule(region, _family(region, inner), axes, len(outer), passes, scalars, tiling, work, us)
 
     def configs(self, schedule: RowSchedule) -> KnobSpace:
         return KnobSpace()
 
     def estimate_us(self, schedule: RowSchedule, config: Config) -> float:
-        return schedule.serial_us
+        return schedule.expected_us
 
     def notes(self, schedule: RowSchedule, config: Config) -> frozenset[str]:
         return frozenset()
