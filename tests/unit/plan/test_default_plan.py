@@ -39,7 +39,7 @@ FASTER = {
 
 
 def ranked(name: str, device: Device) -> PlanList:
-    return make_plans(ranking.declared(ranking.GRAPHS[name]).graph, device)
+    return make_plans(ranking.declared(ranking.GRAPHS[name])._draft.graph, device)
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: f"{d.arch}-{d.sm_count}")
