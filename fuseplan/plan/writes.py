@@ -70,8 +70,11 @@ class Writes:
             fix=_FIX,
         )
 
-    def tell_autograd(self, outputs: list[Any], is_bound: bool) -> None:
+    def tell_autograd(self, outputs: Sequence[Any], is_bound: bool) -> Callable[[Sequence[Any]], object] | None:
         """Count a write to each of PyTorch's tensors, so that autograd refuses a gradient that needs its old values.
+
+        Returns:
+            PyTorch's function that counts, if there are any; the native dispatcher calls it without this method
 
         Raises:
             BindError: autograd follows one, and the plan is bound: its calls could tell it nothing
@@ -82,8 +85,10 @@ class Writes:
                 "an output of a bound plan requires a gradient, and bound calls tell autograd nothing",
                 fix="pass tensor.detach(), or call execute, which counts the write",
             )
-        if tensors:
-            _counter()(tensors)
+        if not tensors:
+            return None
+        _counter()(tensors)
+        return _counter()
 
     def _are_apart(self, first: int, second: int, distance: int) -> bool:
         one, other = self.layouts[first], self.layouts[second]
@@ -124,13 +129,13 @@ def _mapping(layout: Layout | None, slot: Slot) -> object:
 
 
 @functools.cache
-def _counter() -> Callable[[list[Any]], object]:
+def _counter() -> Callable[[Sequence[Any]], object]:
     """PyTorch's function that counts writes."""
     torch = sys.modules["torch"]
     count: Callable[[Any], object] = torch.autograd.graph.increment_version
     try:
         torch._C._increment_version([])
-        at_once: Callable[[list[Any]], object] = torch._C._increment_version
+        at_once: Callable[[Sequence[Any]], object] = torch._C._increment_version
         return at_once
     except (AttributeError, TypeError):  # older: one tensor at a time
         return lambda tensors: [count(t) for t in tensors]

@@ -240,6 +240,19 @@ def test_reading_what_autograd_saved_leaves_the_gradient_alone() -> None:
         assert (w.grad == 6).all()
 
 
+def test_every_execute_counts_one_write_to_each_output_of_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    g = cudnn.pygraph(device="cpu", io_data_type=FLOAT, compute_data_type=FLOAT)
+    x = g.tensor(dim=[16])
+    outputs = [g.neg(x).set_output(True), g.abs(x).set_output(True), g.exp(x).set_output(True)]
+    g.build()
+    given, first, second, host = torch.ones(16), torch.zeros(16), torch.zeros(16), np.zeros(16, np.float32)
+    for count in range(1, 4):
+        g.execute(dict(zip([x, *outputs], [given, first, host, second], strict=True)), WORK)
+        assert (given._version, first._version - 1, second._version - 1) == (0, count - 1, count - 1)
+    assert (first == -1).all() and (host == 1).all()
+
+
 BITS = [([4, 16], [16, 1]), ([8], [1]), ([2, 8, 3], [24, 1, 8]), ([2, 16, 2, 3], [96, 1, 48, 16])]
 
 

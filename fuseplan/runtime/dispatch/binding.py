@@ -42,7 +42,7 @@ class Writes(Protocol):
 
     def overlap(self, output: int, other: int, distance: int) -> None: ...  # of two slots, -1: the workspace
 
-    def tell_autograd(self, outputs: list[Any], is_bound: bool) -> None: ...
+    def tell_autograd(self, outputs: Sequence[Any], is_bound: bool) -> object: ...  # the function that counts
 
 
 class Binder:

@@ -38,17 +38,24 @@ int check_overlaps(Dispatcher *d, const Call *c) {
   return 0;
 }
 
-/* Tell autograd of the outputs whose writes it counts. */
+/* Tell autograd of the outputs whose writes it counts: by `Writes.tell_autograd`, which answers with PyTorch's own
+ * function; that is called from then on, but not for `bind`, which has more to check. */
 int note_writes(const Dispatcher *d, const Call *c, int is_bound) {
-  PyObject *written = NULL;
-  for (int i = 0; d->tell_autograd != Py_None && i < d->num_slots; ++i) {
-    if (!d->slots[i].is_output || !has_version(c->item[i])) continue;
-    if (!written && !(written = PyList_New(0))) return -1;
-    if (PyList_Append(written, c->item[i])) break;
-  }
-  if (!written) return 0;
-  PyObject *answer = PyErr_Occurred() ? NULL : PyObject_CallFunction(d->tell_autograd, "Oi", written, is_bound);
-  Py_DECREF(written);
-  Py_XDECREF(answer);
+  static PyObject *count;
+  Py_ssize_t num_written = 0, next = 0;
+  for (int i = 0; d->tell_autograd != Py_None && i < d->num_slots; ++i)
+    num_written += d->slots[i].is_output && has_version(c->item[i]);
+  if (!num_written) return 0;
+  PyObject *answer, *written = PyTuple_New(num_written);
+  for (int i = 0; written && i < d->num_slots; ++i)
+    if (d->slots[i].is_output && has_version(c->item[i])) {
+      Py_INCREF(c->item[i]);
+      PyTuple_SET_ITEM(written, next++, c->item[i]);
+    }
+  if (count && !is_bound && written) answer = PyObject_CallOneArg(count, written);
+  else answer = written ? PyObject_CallFunction(d->tell_autograd, "Oi", written, is_bound) : NULL;
+  Py_XDECREF(written);
+  if (!count && answer) count = answer;
+  else Py_XDECREF(answer);
   return answer ? 0 : -1;
 }
