@@ -1,6 +1,6 @@
-"""Write the stub file of the op methods from the registered schemas.
+"""Write the stub files of the op methods, from the registered schemas, and of the enumerations, from their data file.
 
-Run ``python scripts/make_stubs.py`` after a schema changes; a test compares the file with `stub_text`.
+Run ``python scripts/make_stubs.py`` after a schema or the data changes; a test compares the files with the texts.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+from fuseplan.api import enums
 from fuseplan.api.binding import CallForm, call_form
 from fuseplan.api.methods import document, signature
 from fuseplan.ops.schema import OpSchema, all_schemas
 
-STUB = Path(__file__).parents[1] / "fuseplan" / "api" / "methods.pyi"
+FOLDER = Path(__file__).parents[1] / "fuseplan" / "api"
 WIDTH = 120
 HEADER = """# table
 # Written by scripts/make_stubs.py from the op schemas; do not edit.
@@ -37,6 +38,18 @@ def make_method(schema: OpSchema) -> Callable[..., Any]: ...
 def document(form: CallForm) -> str: ...
 def signature(form: CallForm, listed: tuple[str, ...] | None = None) -> inspect.Signature: ...
 
+"""
+ENUMS_HEADER = """# table
+# ruff: noqa: N801
+# Written by scripts/make_stubs.py from enums.json; do not edit.
+from enum import Enum
+from typing import Any
+
+FRONTEND_KNOB_TYPE_BASE: int
+KINDS: dict[str, Any]
+
+def is_frontend_knob_type(knob_type: knob_type) -> bool: ...
+def read_data(name: str) -> dict[str, Any]: ...
 """
 TYPES = {
     "float": "float",
@@ -72,6 +85,15 @@ def stub_text() -> str:
         + "\n".join((*protocols, "class OpMethods:\n    _draft: GraphDraft\n" + "".join(members))).rstrip()
         + "\n"
     )
+
+
+def enums_text() -> str:
+    """The stub file of the enumerations, so that type checkers and editors know their members."""
+    text = ENUMS_HEADER
+    for name, kind in enums.KINDS.items():
+        members = "".join(f"    {member} = {value}\n" for member, value in kind["members"].items())
+        text += f'\nclass {name}(Enum):\n    """{kind["doc"]}"""\n\n{members}'
+    return text
 
 
 def _protocol_name(schema: OpSchema) -> str:
@@ -136,5 +158,6 @@ def _type(form: CallForm, name: str) -> str:
 
 
 if __name__ == "__main__":
-    STUB.write_text(stub_text(), encoding="utf-8")
-    print(f"wrote {STUB} with {len(all_schemas())} methods")
+    for file, text in (("methods.pyi", stub_text()), ("enums.pyi", enums_text())):
+        (FOLDER / file).write_text(text, encoding="utf-8")
+        print(f"wrote {FOLDER / file}")
