@@ -2,7 +2,7 @@
 
     python -m benchmarks.bound_call --before FOLDER [--device cpu|cuda] [--out FILE.json]
 
-FOLDER holds the other tree (for instance made by `git archive COMMIT | tar -x -C FOLDER`). Each round times both trees in
+FOLDER holds the other tree (made by `git archive COMMIT | tar -x -C FOLDER`, say). Each round times both trees in
 processes of their own; the least and the median of the rounds are shown. The graph is relu of 8x8 floats.
 """
 
