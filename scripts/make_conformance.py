@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import fuseplan as cudnn
-from fuseplan.ir.serialize import graph_to_json
+from fuseplan.plan.graph_json import graph_to_json
 
 FOLDER = Path(__file__).parent.parent / "tests" / "conformance"
 FLOAT, HALF, BF16 = cudnn.data_type.FLOAT, cudnn.data_type.HALF, cudnn.data_type.BFLOAT16

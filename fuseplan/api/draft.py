@@ -18,10 +18,10 @@ from fuseplan.api.node import Node
 from fuseplan.api.tensor import Scalar, Tensor, UidTable
 from fuseplan.dtypes import DType
 from fuseplan.errors import ArgumentError, GraphStateError, InvalidGraphError, cudnnGraphNotSupportedError
-from fuseplan.ir import serialize
+from fuseplan.ir import keys
 from fuseplan.ir.graph import DraftTensor, Graph, GraphBuilder, TensorSpec
 from fuseplan.ops import infer
-from fuseplan.runtime import collector
+from fuseplan.plan import collector
 from fuseplan.runtime.device import Device
 
 Layouts = Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]]  # uid -> dims and strides
@@ -201,7 +201,7 @@ class GraphDraft:
         if not self.is_frozen:
             self.is_frozen = True
             if cache is not None:
-                cache.note(serialize.structure_key(graph, is_canonical=True))
+                cache.note(keys.structure_key(graph, is_canonical=True))
         return graph
 
     def infer(self, layouts: Layouts) -> Graph:

@@ -21,7 +21,8 @@ from fuseplan.api.pending import missing
 from fuseplan.api.planning import LIBRARY_IDS, PlanSet
 from fuseplan.api.tensor import Tensor
 from fuseplan.errors import InvalidGraphError
-from fuseplan.ir import serialize
+from fuseplan.ir import keys
+from fuseplan.plan import graph_json
 from fuseplan.plan.rank import Entry
 from fuseplan.plan.tune import Progress, TuneReport
 from fuseplan.runtime.device import Device
@@ -190,13 +191,13 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
         """
         graph = self._draft.validated()
         if self._draft.options.is_dynamic:
-            return int(serialize.structure_key(graph)[:15], 16)
-        return int(sha256(serialize.dumps(graph).encode()).hexdigest()[:15], 16)
+            return int(keys.structure_key(graph)[:15], 16)
+        return int(sha256(graph_json.dumps(graph).encode()).hexdigest()[:15], 16)
 
     @property
     def canonical_key(self) -> str:
         """Hex digest free of uids and names, for caches and files."""
-        return serialize.canonical_key(self._draft.validated())
+        return keys.canonical_key(self._draft.validated())
 
     # Declaring
 

@@ -17,9 +17,9 @@ from fuseplan.api.tensor import Tensor
 from fuseplan.api.version import __version__
 from fuseplan.errors import ArgumentError, GraphStateError, PlanFileError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import DraftTensor
-from fuseplan.ir.serialize import typed
 from fuseplan.ops.schema import schema_of
 from fuseplan.plan import plan_file
+from fuseplan.plan.graph_json import typed
 from fuseplan.plan.plan import BuiltPlan
 from fuseplan.plan.rank import Entry
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import fuseplan
 from fuseplan.api import saving
+from fuseplan.codegen.text import print_graph
 from fuseplan.errors import FuseplanError, PlanFileError
-from fuseplan.ir import serialize
 from fuseplan.ir.graph import Graph
-from fuseplan.ir.text import print_graph
+from fuseplan.plan import graph_json
 from fuseplan.plan.explain import explain_passes
 from fuseplan.plan.plan_file import is_plan_file, read_manifest
 from fuseplan.plan.planner import make_plans
@@ -47,7 +47,7 @@ def _explain(args: argparse.Namespace) -> list[str]:
     saved: list[str] = []
     if is_plan_file(data):
         manifest, files = read_manifest(data)
-        graph = serialize.graph_from_json(manifest["graph"])
+        graph = graph_json.graph_from_json(manifest["graph"])
         saved = [*_saved(manifest, files), ""]
     else:
         graph = _graph_of(data.decode("utf-8", errors="replace"))
@@ -65,10 +65,10 @@ def _graph_of(text: str) -> Graph:
     except (ValueError, RecursionError) as problem:
         raise PlanFileError(f"neither JSON nor a saved plan: {problem}", fix=_ACCEPTED) from problem
     form = data.get("format") if isinstance(data, dict) else None
-    if form not in (saving.FORMAT, serialize.FORMAT):
+    if form not in (saving.FORMAT, graph_json.FORMAT):
         raise PlanFileError("this is not a fuseplan graph", fix=_ACCEPTED)
-    if form == serialize.FORMAT:
-        return serialize.graph_from_json(data)
+    if form == graph_json.FORMAT:
+        return graph_json.graph_from_json(data)
     declared = fuseplan.pygraph(device="cpu")
     declared.deserialize(text)
     return declared._draft.validated()

@@ -40,7 +40,7 @@ from hashlib import sha256
 from fuseplan.dtypes import DType
 from fuseplan.ir.anchors import ANCHORS
 from fuseplan.ir.graph import Attrs, AttrValue, Graph
-from fuseplan.ir.serialize import canonical_key
+from fuseplan.ir.keys import canonical_key
 from fuseplan.runtime.forks import cached_property
 
 UNARY = frozenset("neg abs exp log log1p sqrt sin cos tan tanh erf floor ceil not_".split())

@@ -9,10 +9,11 @@ from fuseplan import settings
 from fuseplan.ir.graph import Graph
 from fuseplan.ir.limits import FusionLimits
 from fuseplan.ir.region import Region
-from fuseplan.ir.verify import verify_graph, verify_region
+from fuseplan.ir.verify import verify_graph
 from fuseplan.lowering.fragment import FragmentCache
 from fuseplan.lowering.fuse import fuse, slice_region
 from fuseplan.lowering.partition import partition
+from fuseplan.lowering.verify import verify_region
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from fuseplan.engines.registry import engines_for
 from fuseplan.errors import cudnnGraphNotSupportedError
 from fuseplan.ir.graph import Graph
+from fuseplan.ir.keys import canonical_key
 from fuseplan.ir.region import Region
-from fuseplan.ir.serialize import canonical_key
 from fuseplan.lowering.pipeline import Piece
 from fuseplan.plan.assign import Assigner, Assignment
 from fuseplan.plan.rank import Entry

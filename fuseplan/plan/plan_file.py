@@ -25,8 +25,9 @@ from fuseplan.errors import (
     cudnnGraphNotSupportedError,
 )
 from fuseplan.ir.graph import Graph
-from fuseplan.ir.serialize import canonical_key, graph_from_json, graph_to_json, typed
+from fuseplan.ir.keys import canonical_key
 from fuseplan.plan.assign import Assignment
+from fuseplan.plan.graph_json import graph_from_json, graph_to_json, typed
 from fuseplan.plan.plan import Builder, BuiltPlan
 from fuseplan.plan.plan_check import FIX, check_graph, check_program, program_to_json
 from fuseplan.plan.plan_regions import region_to_json, regions_from_json

@@ -10,10 +10,10 @@ from fuseplan.engines.registry import engine_named
 from fuseplan.errors import PlanFileError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import Graph
 from fuseplan.ir.region import Region, Role
-from fuseplan.ir.serialize import typed
 from fuseplan.lowering.fragment import FragmentCache
 from fuseplan.lowering.fuse import fuse, slice_region
 from fuseplan.plan.assign import Assignment
+from fuseplan.plan.graph_json import typed
 from fuseplan.plan.plan_check import FIX
 from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import LaunchKind

@@ -8,12 +8,12 @@ from fuseplan.engines.base import Engine
 from fuseplan.engines.registry import engines_for
 from fuseplan.errors import PlanIndexError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import Graph
+from fuseplan.plan import collector
 from fuseplan.plan.assign import Assigner, Choose
 from fuseplan.plan.explain import explain_plans
 from fuseplan.plan.plan import Builder, BuiltPlan
 from fuseplan.plan.rank import Candidates, Entry
 from fuseplan.plan.search import Times, search
-from fuseplan.runtime import collector
 from fuseplan.runtime.device import Device
 
 MAX_PLANS = 32

@@ -9,8 +9,8 @@ from pathlib import Path
 from fuseplan.engines.registry import engine_named
 from fuseplan.errors import FuseplanError
 from fuseplan.ir.graph import Graph
-from fuseplan.ir.serialize import loads
 from fuseplan.plan.assign import Assigner
+from fuseplan.plan.graph_json import loads
 from fuseplan.runtime.device import Device, cpu_device
 from fuseplan.testing.run import build_on, judge_engines
 

@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Callable
 
+from fuseplan.codegen.text import print_graph
 from fuseplan.engines.registry import engines_for
 from fuseplan.ir.graph import Graph
-from fuseplan.ir.serialize import dumps
-from fuseplan.ir.text import print_graph
+from fuseplan.plan.graph_json import dumps
 from fuseplan.testing.random_graphs import exact_graph, smooth_graph, wide_graph
 from fuseplan.testing.run import judge_engines
 from fuseplan.testing.shrink import shrink

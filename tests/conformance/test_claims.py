@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fuseplan.ir.limits import everything
-from fuseplan.ir.verify import verify_region
 from fuseplan.lowering.pipeline import lower
+from fuseplan.lowering.verify import verify_region
 from fuseplan.testing.conformance import Claim, reached_rung, read_claims, read_graph
 
 FOLDER = Path(__file__).parent

@@ -7,14 +7,16 @@ from dataclasses import replace
 
 import pytest
 
+from fuseplan.codegen.text import print_graph
 from fuseplan.codegen.writer import region_summary
 from fuseplan.ir.graph import Graph
+from fuseplan.ir.keys import canonical_key, structure_key
 from fuseplan.ir.limits import everything
 from fuseplan.ir.region import Region, Role
-from fuseplan.ir.serialize import canonical_key, dumps, loads, structure_key
-from fuseplan.ir.text import print_graph
-from fuseplan.ir.verify import verify_graph, verify_region
+from fuseplan.ir.verify import verify_graph
 from fuseplan.lowering.pipeline import lower
+from fuseplan.lowering.verify import verify_region
+from fuseplan.plan.graph_json import dumps, loads
 from tests.conformance.planned import GRAPHS, planned_ops
 
 

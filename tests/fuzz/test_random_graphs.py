@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fuseplan.ir.serialize import dumps
 from fuseplan.ir.verify import verify_graph
 from fuseplan.ops.schema import all_schemas
+from fuseplan.plan.graph_json import dumps
 from fuseplan.testing.fuzz import KINDS, MAX_UNDECIDED, repeat_command
 from fuseplan.testing.run import judge_engines
 

@@ -14,9 +14,9 @@ from fuseplan.engines.cpu_c.engine import ENGINE, CpuCEngine
 from fuseplan.engines.cpu_c.forms.matmul import MatmulForm, MatmulSchedule
 from fuseplan.engines.cpu_c.source import Source
 from fuseplan.ir.region import Region, Role
-from fuseplan.ir.serialize import loads
-from fuseplan.ir.verify import verify_region
+from fuseplan.lowering.verify import verify_region
 from fuseplan.ops.judge import judge
+from fuseplan.plan.graph_json import loads
 from fuseplan.testing.run import build_on, random_inputs, run_on_host
 from tests.kernels.cpu_c_harness import CPU, RegionBuilder, call, interpret, near, random_array, run_region
 from tests.kernels.test_cpu_c_anchor import channels_last

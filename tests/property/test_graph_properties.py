@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from fuseplan import dtypes
+from fuseplan.codegen.text import print_graph
 from fuseplan.codegen.writer import region_summary
 from fuseplan.errors import InvalidGraphError
 from fuseplan.ir.graph import (
@@ -21,14 +22,14 @@ from fuseplan.ir.graph import (
     packed_stride,
     span_elements,
 )
+from fuseplan.ir.keys import canonical_key
 from fuseplan.ir.limits import ROWS, FusionLimits
-from fuseplan.ir.serialize import canonical_key, dumps, loads
-from fuseplan.ir.text import print_graph
 from fuseplan.ir.verify import verify_graph
 from fuseplan.lowering.pipeline import lower
 from fuseplan.ops.evaluate import run_declared
 from fuseplan.ops.infer import complete, has_overlap
 from fuseplan.ops.schema import broadcast
+from fuseplan.plan.graph_json import dumps, loads
 from fuseplan.plan.planner import make_plans
 from fuseplan.runtime.device import cpu_device
 from fuseplan.testing.run import random_inputs

@@ -8,7 +8,7 @@ import pytest
 
 import fuseplan
 from fuseplan.engines.registry import engines_for
-from fuseplan.ir import serialize
+from fuseplan.plan import graph_json
 from tests.unit.cli.invoke import invoke
 
 
@@ -26,7 +26,7 @@ def saved_graph(folder: Path) -> Path:
     g.validate()
     assert g._draft.graph is not None
     file = folder / "graph.json"
-    file.write_text(serialize.dumps(g._draft.graph))
+    file.write_text(graph_json.dumps(g._draft.graph))
     return file
 
 

@@ -10,9 +10,9 @@ import pytest
 from fuseplan.errors import InvalidGraphError
 from fuseplan.ir.graph import Graph
 from fuseplan.ir.limits import POINTWISE, FusionLimits
-from fuseplan.ir.verify import verify_region
 from fuseplan.lowering.fuse import whole_region
 from fuseplan.lowering.pipeline import lower
+from fuseplan.lowering.verify import verify_region
 from fuseplan.testing.random_graphs import GraphMaker
 
 

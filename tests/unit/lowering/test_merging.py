@@ -11,8 +11,8 @@ import pytest
 from fuseplan.ir.graph import DraftTensor, Graph
 from fuseplan.ir.limits import POINTWISE, ROWS, FusionLimits, everything
 from fuseplan.ir.region import Region
-from fuseplan.ir.verify import verify_region
 from fuseplan.lowering.pipeline import Piece, Refusal, lower
+from fuseplan.lowering.verify import verify_region
 from fuseplan.testing.random_graphs import GraphMaker, exact_graph, smooth_graph
 
 GEMM = FusionLimits(

@@ -10,8 +10,9 @@ import pytest
 from fuseplan import dtypes
 from fuseplan.ir.graph import Graph
 from fuseplan.ir.limits import ROWS, FusionLimits
-from fuseplan.ir.verify import verify_graph, verify_region
+from fuseplan.ir.verify import verify_graph
 from fuseplan.lowering.pipeline import lower
+from fuseplan.lowering.verify import verify_region
 from fuseplan.testing.random_graphs import GraphMaker, exact_graph, smooth_graph
 
 WIDE = FusionLimits(

@@ -1,4 +1,4 @@
-"""A one-way print of graphs, for people (of regions: `codegen.writer.region_summary`)."""
+"""A one-way print of graphs, for people (of regions: `writer.region_summary`)."""
 
 from __future__ import annotations
 
