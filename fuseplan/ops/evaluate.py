@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from fuseplan import dtypes
+from fuseplan.dtypes import DType
 from fuseplan.ir.graph import Graph, TensorSpec
-from fuseplan.ops.arrays import ArrayNamespace, numpy_namespace
-from fuseplan.ops.casts import narrow, widen
+from fuseplan.ops import casts, judge_casts
+from fuseplan.ops.arrays import ArrayNamespace, numpy_dtype, numpy_namespace
 from fuseplan.ops.schema import NodeView, Reference, schema_of
 
 Array = Any
+
+
+class Casts(Protocol):
+    """Conversions around references: those of the `array` engine, or the judge's, which share no code."""
+
+    def widen(self, xp: ArrayNamespace, x: Array, compute: DType, *, judge: bool = False) -> Array: ...
+
+    def narrow(self, xp: ArrayNamespace, x: Array, t: DType) -> Array: ...
 
 
 def run_reference(view: NodeView, xp: ArrayNamespace, args: dict[str, Array]) -> dict[str, Array]:
@@ -24,13 +35,14 @@ def run_in_compute_type(view: NodeView, xp: ArrayNamespace, args: dict[str, Arra
     t = view.compute
     if not t.is_float or t.bits >= 32:
         return run_reference(view, xp, args)
-    rounded = {port: widen(xp, narrow(xp, x, t), t) for port, x in args.items()}
-    return {port: widen(xp, narrow(xp, y, t), t) for port, y in run_reference(view, xp, rounded).items()}
+    rounded = {port: casts.widen(xp, casts.narrow(xp, x, t), t) for port, x in args.items()}
+    made = run_reference(view, xp, rounded)
+    return {port: casts.widen(xp, casts.narrow(xp, y, t), t) for port, y in made.items()}
 
 
 def evaluate(
     graph: Graph, inputs: Mapping[int, Array], xp: ArrayNamespace, *, judge: bool = False, keep: Iterable[int] = (),
-    run: Reference = run_in_compute_type,
+    run: Reference = run_in_compute_type, by: Casts | None = None,
 ) -> dict[int, Array]:  # fmt: skip
     """Results of the graph's non-virtual outputs (and of `keep`), by uid.
 
@@ -40,21 +52,24 @@ def evaluate(
             are part of the meaning); otherwise the declared compute types, each tensor rounded to its type
         keep: uids of virtual tensors to return as well
         run: takes the place of the nodes' references
+        by: the conversions between their types; None: the judge's own if `judge`, else those of the `array` engine
     """
+    by = by or (judge_casts if judge else casts)
     wanted = set(graph.output_uids) | set(keep)
     live: dict[int, Array] = {
-        uid: inputs[uid] if uid in inputs else scalar_array(xp, graph.tensors[uid], inputs) for uid in graph.input_uids
+        uid: inputs[uid] if uid in inputs else scalar_array(xp, graph.tensors[uid], inputs, by)
+        for uid in graph.input_uids
     }
     last_use = {uid: uses[-1] for uid, uses in graph.consumers.items()}
     out: dict[int, Array] = {uid: live[uid] for uid in wanted if uid in live}
     for node in graph.nodes:
-        args = {port: widen(xp, live[uid], node.compute, judge=judge) for port, uid in node.inputs}
+        args = {port: by.widen(xp, live[uid], node.compute, judge=judge) for port, uid in node.inputs}
         results = run(NodeView(node, graph), xp, args)
         for port, uid in node.outputs:
             spec = graph.tensors[uid]
             value = xp.broadcast_to(results[port], spec.dim)
             if not judge or not spec.dtype.is_float:
-                value = narrow(xp, value, spec.dtype)
+                value = by.narrow(xp, value, spec.dtype)
             if uid in wanted:
                 out[uid] = value
             if uid in last_use:
@@ -65,13 +80,16 @@ def evaluate(
     return out
 
 
-def scalar_array(xp: ArrayNamespace, spec: TensorSpec, inputs: Mapping[int, Array]) -> Array:
+def scalar_array(xp: ArrayNamespace, spec: TensorSpec, inputs: Mapping[int, Array], by: Casts = casts) -> Array:
     """The value that the graph itself owns, as an array of dims 1. Raises KeyError if it owns none."""
     if spec.value is None:
         raise KeyError(f"no input for tensor {spec.name!r} (uid {spec.uid})")
-    kind = dtypes.DOUBLE if spec.dtype.is_float else dtypes.INT64
-    made = xp.full(spec.dim, spec.value, dtype=xp.dtype(kind), **_beside(xp, inputs))
-    return narrow(xp, made, spec.dtype)
+    wide = numpy_dtype(dtypes.DOUBLE if spec.dtype.is_float else dtypes.INT64)
+    with np.errstate(over="ignore"):
+        made = by.narrow(numpy_namespace(), np.full(spec.dim, spec.value, wide), spec.dtype)
+    if not xp.is_torch:
+        return made
+    return xp.astype(xp.asarray(made.astype(wide), **_beside(xp, inputs)), xp.dtype(spec.dtype))
 
 
 def _beside(xp: ArrayNamespace, inputs: Mapping[int, Array]) -> dict[str, Any]:

@@ -11,7 +11,9 @@ import numpy as np
 from fuseplan import dtypes
 from fuseplan.dtypes import DType
 from fuseplan.ir.graph import Graph
-from fuseplan.ops.evaluate import run_declared, run_judge
+from fuseplan.ops import judge_casts
+from fuseplan.ops.arrays import numpy_namespace
+from fuseplan.ops.evaluate import evaluate, run_judge, run_reference
 from fuseplan.ops.perturb import NUM_UNMOVED_RUNS, run_perturbed
 from fuseplan.ops.schema import schema_of
 
@@ -67,7 +69,8 @@ def judge(graph: Graph, inputs: Mapping[int, Any], candidate: Mapping[int, Any])
     """
     with np.errstate(all="ignore"):
         if is_exact(graph):
-            return _combine([_bitwise(graph, uid, a, candidate[uid]) for uid, a in run_declared(graph, inputs).items()])
+            same = evaluate(graph, inputs, numpy_namespace(), run=run_reference, by=judge_casts)
+            return _combine([_bitwise(graph, uid, a, candidate[uid]) for uid, a in same.items()])
         exact = {uid: np.asarray(a, dtype=np.float64) for uid, a in run_judge(graph, inputs).items()}
         spread = {uid: np.zeros(a.shape) for uid, a in exact.items()}
         for seed in range(NUM_UNMOVED_RUNS + NUM_PERTURBED_RUNS):

@@ -14,8 +14,8 @@ import numpy as np
 from fuseplan import dtypes
 from fuseplan.dtypes import DType
 from fuseplan.ir.graph import Graph
+from fuseplan.ops import judge_casts
 from fuseplan.ops.arrays import ArrayNamespace, numpy_namespace
-from fuseplan.ops.casts import narrow
 from fuseplan.ops.evaluate import evaluate, run_reference
 from fuseplan.ops.schema import NodeView
 
@@ -53,7 +53,7 @@ class _Nudge:
         if self.compute.bits >= 32 or x.dtype.kind != "f":
             return x
         with np.errstate(all="ignore"):
-            return narrow(numpy_namespace(), x, self.compute).astype(x.dtype)
+            return judge_casts.narrow(numpy_namespace(), x, self.compute).astype(x.dtype)
 
 
 class _Moving(np.ndarray):
@@ -118,7 +118,7 @@ def run_perturbed(graph: Graph, inputs: Mapping[int, Any], seed: int) -> dict[in
 
     plain = {uid: np.asarray(x) for uid, x in inputs.items()}
     with np.errstate(all="ignore"):
-        return evaluate(graph, plain, numpy_namespace(), run=run)
+        return evaluate(graph, plain, numpy_namespace(), run=run, by=judge_casts)
 
 
 def _grid_of(compute: DType) -> DType:
