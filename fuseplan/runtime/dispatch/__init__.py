@@ -6,7 +6,7 @@ Both forms behave alike; `make_dispatcher` chooses by `Settings.dispatcher`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, cast
+from typing import cast
 
 from fuseplan import settings
 from fuseplan.errors import ArgumentError, ToolchainError
@@ -16,32 +16,8 @@ from fuseplan.runtime.dispatch.binding import Binder, Normalise, Writes
 from fuseplan.runtime.dispatch.layout import make_frame
 from fuseplan.runtime.launch import Program
 
-
-class Bound(Protocol):
-    """A program with its buffers; calling it checks nothing and reads host scalars again."""
-
-    def __call__(self) -> None: ...
-
-    def set_stream(self, stream: int, /) -> None:
-        """Launch on this stream from now on."""
-        ...
-
-
-class Dispatcher(Protocol):
-    """Runs one program; safe to call from several threads at once."""
-
-    @property
-    def num_encodes(self) -> int:
-        """Tensor maps encoded so far: one for each that is used, and one more whenever its address changes."""
-        ...
-
-    def execute(self, pack: object, workspace: object, stream: int, /) -> None:
-        """Check all buffers, then run. Raises BindError before anything is written."""
-        ...
-
-    def bind(self, pack: object, workspace: object, stream: int, /) -> Bound:
-        """Check once; the buffers live as long as the result."""
-        ...
+#: what both do; the native one is of a type of its own
+Dispatcher = twin.Dispatcher
 
 
 def make_dispatcher(

@@ -5,6 +5,7 @@
 #include "dispatch.h"
 
 enum { DL_CPU = 1, DL_CUDA = 2, DL_PINNED = 3, DL_MANAGED = 13 };
+enum { DL_FLOAT = 2 | 32 << 8, DL_DOUBLE = 2 | 64 << 8 };
 
 /* DLPack's C structures, version 1. */
 typedef struct {
@@ -75,61 +76,97 @@ static Kind kind_of(PyObject *object) {
 /* Whether autograd counts the writes to a buffer, as `Writes.tell_autograd`. */
 int has_version(PyObject *object) { return kind_of(object).has_version; }
 
-/* Whether a buffer has the slot's dims in order, but other strides on an axis longer than 1; `unit` is the size of an
- * element in the unit of its strides. */
-static int has_other_strides(const Slot *slot, int ndim, const int64_t *dim, const int64_t *stride, int64_t unit) {
+/* A buffer as a tensor; the strides of a numpy array count bytes. */
+typedef struct {
+  DLTensor t;
+  Py_buffer array;    /* to be released; without an object for a tensor */
+  int64_t unit, bits; /* an element in the unit of the strides; bits of that unit */
+} View;
+
+static int see_tensor(View *v, DLTensorOf tensor_of, PyObject *object) {
+  if (tensor_of(object, &v->t) != 0 || v->t.lanes != 1) return 0;
+  v->array.obj = NULL;
+  v->unit = 1;
+  v->bits = v->t.bits;
+  return 1;
+}
+
+static int see_array(View *v, PyObject *object, int is_written) {
+  static const char formats[] = "fdebilqB?", codes[] = {2, 2, 2, 0, 0, 0, 0, 1, 6};
+  Py_buffer *a = &v->array;
+  if (PyObject_GetBuffer(object, a, PyBUF_STRIDES | PyBUF_FORMAT | (is_written ? PyBUF_WRITABLE : 0)) != 0) return 0;
+  const char *format = a->format && a->format[0] && !a->format[1] ? strchr(formats, a->format[0]) : NULL;
+  const uint8_t code = format ? (uint8_t)codes[format - formats] : 255; /* 255: no type at all */
+  v->t = (DLTensor){a->buf, DL_CPU, 0, a->ndim, code, (uint8_t)(8 * a->itemsize), 1, (int64_t *)a->shape,
+                    (int64_t *)a->strides, 0};
+  v->unit = a->itemsize;
+  v->bits = 8;
+  return 1;
+}
+
+/* See a buffer; 0 where only Python can. */
+static int see(View *v, PyObject *object, int is_written) {
+  Kind kind = kind_of(object);
+  int seen = kind.tensor_of ? see_tensor(v, kind.tensor_of, object) : kind.is_ndarray && see_array(v, object, is_written);
+  if (!seen) PyErr_Clear();
+  return seen;
+}
+
+/* Whether a buffer has the slot's dims in order, but other strides on an axis longer than 1. */
+static int has_other_strides(const Slot *slot, const View *v) {
   int differs = 0;
-  int64_t dense = unit;
-  if (ndim != slot->ndim) return 0;
-  for (int i = ndim - 1; i >= 0; --i) {
-    if (dim[i] != slot->dim[i]) return 0;
-    if (dim[i] > 1) differs |= (stride ? stride[i] : dense) != slot->stride[i] * unit;
-    dense *= dim[i];
+  int64_t dense = v->unit;
+  if (v->t.ndim != slot->ndim) return 0;
+  for (int i = v->t.ndim - 1; i >= 0; --i) {
+    if (v->t.shape[i] != slot->dim[i]) return 0;
+    if (v->t.shape[i] > 1) differs |= (v->t.strides ? v->t.strides[i] : dense) != slot->stride[i] * v->unit;
+    dense *= v->t.shape[i];
   }
   return differs;
 }
 
 /* Bytes from the first element to past the farthest one, as `buffers.span_bytes`. */
-static int64_t span_of(const DLTensor *t) {
-  int64_t last = 0, dense = 1;
-  for (int i = t->ndim - 1; i >= 0; --i) {
-    int64_t stride = t->strides ? t->strides[i] : dense;
-    if (t->shape[i] == 0) return 0;
-    if (stride > 0) last += (t->shape[i] - 1) * stride;
-    dense *= t->shape[i];
+static int64_t span_of(const View *v) {
+  int64_t last = v->unit, dense = v->unit;
+  for (int i = v->t.ndim - 1; i >= 0; --i) {
+    int64_t stride = v->t.strides ? v->t.strides[i] : dense;
+    if (v->t.shape[i] == 0) return 0;
+    if (stride > 0) last += (v->t.shape[i] - 1) * stride;
+    dense *= v->t.shape[i];
   }
-  return ((last + 1) * t->bits * t->lanes + 7) / 8;
+  return (last * v->bits + 7) / 8;
 }
 
-/* Whether a tensor of this span leaves bytes out. */
-static int has_gaps(const DLTensor *t, int64_t span) {
-  int64_t bits = t->bits * t->lanes;
-  for (int i = 0; i < t->ndim; ++i)
-    if (!t->strides || t->strides[i] != 0) bits *= t->shape[i];
+/* Whether a buffer of this span leaves bytes out. */
+static int has_gaps(const View *v, int64_t span) {
+  int64_t bits = v->unit * v->bits;
+  for (int i = 0; i < v->t.ndim; ++i)
+    if (!v->t.strides || v->t.strides[i] != 0) bits *= v->t.shape[i];
   return bits / 8 < span;
 }
 
-static int is_row_major(const DLTensor *t) {
-  int64_t expected = 1;
-  for (int i = t->ndim - 1; i >= 0; --i) {
-    if (t->shape[i] != 1 && t->strides && t->strides[i] != expected) return 0;
-    expected *= t->shape[i];
+static int is_row_major(const View *v) {
+  int64_t expected = v->unit;
+  for (int i = v->t.ndim - 1; i >= 0; --i) {
+    if (v->t.shape[i] != 1 && v->t.strides && v->t.strides[i] != expected) return 0;
+    expected *= v->t.shape[i];
   }
   return 1;
 }
 
-static int is_at(const DLTensor *t, int place, int device_index) {
-  if (t->device_type == DL_MANAGED) return 1;
-  if (place == PLACE_CUDA) return t->device_type == DL_CUDA && t->device_id == device_index;
-  return t->device_type == DL_CPU || t->device_type == DL_PINNED;
+static int is_at(const View *v, int place, int device_index) {
+  if (v->t.device_type == DL_MANAGED) return 1;
+  if (place == PLACE_CUDA) return v->t.device_type == DL_CUDA && v->t.device_id == device_index;
+  return v->t.device_type == DL_CPU || v->t.device_type == DL_PINNED;
 }
 
 /* A tensor without an axis of stride 1 may be a lazily negated view (the imaginary part of a conjugate),
  * which DLPack does not show. */
-static int may_be_negated(const DLTensor *t, PyObject *object) {
+static int may_be_negated(const View *v, PyObject *object) {
   static PyObject *name;
-  for (int i = 0; i < t->ndim; ++i)
-    if (t->shape[i] > 1 && (!t->strides || t->strides[i] == 1)) return 0;
+  if (v->array.obj) return 0;
+  for (int i = 0; i < v->t.ndim; ++i)
+    if (v->t.shape[i] > 1 && (!v->t.strides || v->t.strides[i] == 1)) return 0;
   if (!name && !(name = PyUnicode_InternFromString("is_neg"))) return 1;
   PyObject *answer = PyObject_CallMethodNoArgs(object, name);
   int negated = answer != Py_False && answer;
@@ -138,79 +175,51 @@ static int may_be_negated(const DLTensor *t, PyObject *object) {
   return negated;
 }
 
-static uint64_t address_of(const DLTensor *t) { return (uint64_t)(uintptr_t)t->data + t->byte_offset; }
+static uint64_t address_of(const View *v) { return (uint64_t)(uintptr_t)v->t.data + v->t.byte_offset; }
 
-/* Address of a tensor that fits the slot, or 0. */
-static uint64_t from_tensor(const Slot *slot, DLTensorOf tensor_of, PyObject *object) {
-  DLTensor t;
-  if (tensor_of(object, &t) != 0) {
-    PyErr_Clear();
-    return 0;
-  }
-  uint32_t type = t.code | (uint32_t)t.bits << 8;
-  int fits = 0;
-  for (int i = 0; i < slot->num_types; ++i) fits |= slot->types[i] == type;
-  if (!fits || t.lanes != 1 || !is_at(&t, slot->place, slot->device_index)) return 0;
-  int64_t span = span_of(&t);
-  if (span < slot->span || (span > slot->span && has_gaps(&t, span))) return 0;
-  if (has_other_strides(slot, t.ndim, t.shape, t.strides, 1) || may_be_negated(&t, object)) return 0;
-  return address_of(&t);
+static int fits(const Slot *slot, const View *v, PyObject *object) {
+  int has_type = 0;
+  for (int i = 0; i < slot->num_types; ++i) has_type |= slot->types[i] == (v->t.code | (uint32_t)v->t.bits << 8);
+  if (!has_type || !is_at(v, slot->place, slot->device_index)) return 0;
+  int64_t span = span_of(v);
+  if (span < slot->span || (span > slot->span && has_gaps(v, span))) return 0;
+  return !has_other_strides(slot, v) && !may_be_negated(v, object);
 }
 
-/* Address of a numpy array that fits the slot, or 0. */
-static uint64_t from_ndarray(const Slot *slot, PyObject *object) {
-  Py_buffer view;
-  int flags = PyBUF_STRIDES | PyBUF_FORMAT | (slot->is_output ? PyBUF_WRITABLE : 0);
-  if (slot->place == PLACE_CUDA) return 0;
-  if (PyObject_GetBuffer(object, &view, flags) != 0) {
-    PyErr_Clear();
-    return 0;
-  }
-  int64_t last = view.itemsize, bytes = view.itemsize;
-  for (int i = 0; i < view.ndim; ++i) {
-    if (view.shape[i] == 0) last = -1;
-    if (view.strides[i] != 0) bytes *= view.shape[i];
-    if (view.strides[i] > 0 && last > 0) last += (view.shape[i] - 1) * view.strides[i];
-  }
-  int fits = view.format && view.format[0] && !view.format[1] && strchr(slot->formats, view.format[0]) &&
-             view.itemsize == slot->itemsize && last >= slot->span && (last == slot->span || bytes >= last) &&
-             !has_other_strides(slot, view.ndim, (const int64_t *)view.shape, (const int64_t *)view.strides, view.itemsize);
-  uint64_t address = fits ? (uint64_t)(uintptr_t)view.buf : 0;
-  PyBuffer_Release(&view); /* the caller holds the array, and an array does not move */
-  return address;
+static int fits_workspace(const Dispatcher *d, const View *v) {
+  return is_row_major(v) && span_of(v) >= d->workspace_bytes && is_at(v, d->on_gpu ? PLACE_CUDA : PLACE_CPU, d->device_index);
+}
+
+/* The number of an integer that may be an address, else 0. */
+static uint64_t from_integer(PyObject *object) {
+  uint64_t address = PyLong_AsUnsignedLongLong(object);
+  if (!PyErr_Occurred()) return IS_ADDRESS(address) ? address : 0;
+  PyErr_Clear();
+  return 0;
 }
 
 /* Address of the number of a Python float, stored in `local`, or 0. */
 static uint64_t from_float(const Slot *slot, PyObject *object, uint64_t *local) {
   double number = PyFloat_AS_DOUBLE(object);
-  if (slot->span > slot->itemsize) return 0;
-  if (slot->formats[0] == 'f') {
-    float single = (float)number;
-    memcpy(local, &single, sizeof single);
-  } else if (slot->formats[0] == 'd') {
-    memcpy(local, &number, sizeof number);
-  } else {
-    return 0;
-  }
+  float single = (float)number;
+  if (slot->place != PLACE_HOST || slot->span > slot->itemsize) return 0;
+  if (slot->types[0] == DL_FLOAT) memcpy(local, &single, sizeof single);
+  else if (slot->types[0] == DL_DOUBLE) memcpy(local, &number, sizeof number);
+  else return 0;
   return (uint64_t)(uintptr_t)local;
 }
 
 /* Address of a buffer by the plain rules, or 0 where `Binder.resolve` must decide. */
 uint64_t quick_address(const Slot *slot, PyObject *object, uint64_t *local) {
   uint64_t address = 0;
+  View v;
   if (PyLong_CheckExact(object)) {
-    address = PyLong_AsUnsignedLongLong(object);
-    if (PyErr_Occurred()) {
-      PyErr_Clear();
-      return 0;
-    }
-    if (!IS_ADDRESS(address)) return 0;
+    address = from_integer(object);
   } else if (PyFloat_CheckExact(object)) {
-    return slot->place == PLACE_HOST ? from_float(slot, object, local) : 0;
-  } else {
-    Kind kind = kind_of(object);
-    if (kind.tensor_of) address = from_tensor(slot, kind.tensor_of, object);
-    else if (kind.is_ndarray) address = from_ndarray(slot, object);
+    address = from_float(slot, object, local);
+  } else if (see(&v, object, slot->is_output)) {
+    address = fits(slot, &v, object) ? address_of(&v) : 0;
+    if (v.array.obj) PyBuffer_Release(&v.array); /* the caller holds the array, and an array does not move */
   }
   return address % (uint64_t)slot->alignment ? 0 : address;
 }
@@ -218,17 +227,13 @@ uint64_t quick_address(const Slot *slot, PyObject *object, uint64_t *local) {
 /* Address of a workspace by the plain rules, or 0 where `Binder.resolve_workspace` must decide. */
 uint64_t quick_workspace(const Dispatcher *d, PyObject *object) {
   uint64_t address = 0;
+  View v;
   if (PyLong_CheckExact(object)) {
-    address = PyLong_AsUnsignedLongLong(object);
-    if (PyErr_Occurred() || !IS_ADDRESS(address)) address = 0;
-  } else {
-    DLTensor t;
-    DLTensorOf tensor_of = kind_of(object).tensor_of;
-    if (tensor_of && tensor_of(object, &t) == 0 && is_row_major(&t) && span_of(&t) >= d->workspace_bytes &&
-        is_at(&t, d->on_gpu ? PLACE_CUDA : PLACE_CPU, d->device_index))
-      address = address_of(&t);
+    address = from_integer(object);
+  } else if (see(&v, object, 1)) {
+    address = fits_workspace(d, &v) ? address_of(&v) : 0;
+    if (v.array.obj) PyBuffer_Release(&v.array);
   }
-  PyErr_Clear();
   uint64_t skipped = (0 - address) % (uint64_t)d->workspace_alignment;
   return address == 0 || skipped > (uint64_t)d->workspace_slack ? 0 : address + skipped;
 }

@@ -1,4 +1,4 @@
-/* What is called from Python: `Dispatcher.execute`, `Dispatcher.bind` and the type `Bound`. */
+/* What is called from Python: `Dispatcher.execute`, `Dispatcher.bind` and the type `Bound`; the module. */
 #include "dispatch.h"
 
 #include <alloca.h>
@@ -8,8 +8,14 @@
 
 typedef struct {
   PyObject_HEAD
+  PyObject *description; /* what native.py made: all memory and objects that the program points to */
+  Dispatcher *program;
+} DispatcherObject;
+
+typedef struct {
+  PyObject_HEAD
   vectorcallfunc vectorcall;
-  Dispatcher *dispatcher;
+  DispatcherObject *dispatcher;
   void *stream, *memory;
   Call call;
 } Bound;
@@ -31,26 +37,27 @@ static int read_arguments(PyObject *const *args, Py_ssize_t count, void **stream
   return read_stream(args[2], stream);
 }
 
-PyObject *dispatcher_execute(Dispatcher *d, PyObject *const *args, Py_ssize_t count) {
+static PyObject *dispatcher_execute(DispatcherObject *self, PyObject *const *args, Py_ssize_t count) {
   Call c;
   void *stream;
+  Dispatcher *d = self->program;
   if (read_arguments(args, count, &stream)) return NULL;
   size_t need = call_bytes(d);
   char *memory = need <= MOST_STACK ? alloca(need) : malloc(need);
   if (!memory) return PyErr_NoMemory();
   lay_out_call(d, &c, memory);
-  Py_INCREF(d); /* a program's own functions may drop the last other reference */
-  int failed = prepare_call(d, &c, args[0], args[1], 0) || run_program(d, c.frame, c.address, c.workspace, stream);
+  Py_INCREF(self); /* a program's own functions may drop the last other reference */
+  int failed = prepare_call(d, &c, args[0], args[1], 0) || run_program(d, c.frame, c.address, stream);
   release_call(d, &c);
   if (need > MOST_STACK) free(memory);
-  Py_DECREF(d);
+  Py_DECREF(self);
   if (failed) return NULL;
   Py_RETURN_NONE;
 }
 
 static PyObject *bound_call(Bound *self, PyObject *const *args, size_t flags, PyObject *names) {
   (void)args;
-  Dispatcher *d = self->dispatcher;
+  Dispatcher *d = self->dispatcher->program;
   if (PyVectorcall_NARGS(flags) || (names && PyTuple_GET_SIZE(names))) {
     PyErr_SetString(PyExc_TypeError, "a bound plan takes no arguments");
     return NULL;
@@ -58,7 +65,7 @@ static PyObject *bound_call(Bound *self, PyObject *const *args, size_t flags, Py
   int failed;
   Py_INCREF(self);
   if (!d->rereads) {
-    failed = run_program(d, self->call.frame, self->call.address, self->call.workspace, self->stream);
+    failed = run_program(d, self->call.frame, self->call.address, self->stream);
   } else { /* own copy of the blocks: another thread may call with other scalars meanwhile */
     size_t need = (size_t)d->frame_bytes + 64;
     char *memory = need <= MOST_STACK ? alloca(need) : malloc(need);
@@ -66,10 +73,9 @@ static PyObject *bound_call(Bound *self, PyObject *const *args, size_t flags, Py
       Py_DECREF(self);
       return PyErr_NoMemory();
     }
-    char *frame = (char *)(((uintptr_t)memory + 63) & ~(uintptr_t)63);
+    char *frame = align_frame(memory);
     memcpy(frame, self->call.frame, (size_t)d->frame_bytes);
-    failed = patch_frame(d, frame, self->call.address, self->call.workspace, 1) ||
-             run_program(d, frame, self->call.address, self->call.workspace, self->stream);
+    failed = patch_frame(d, frame, self->call.address, 1) || run_program(d, frame, self->call.address, self->stream);
     if (need > MOST_STACK) free(memory);
   }
   Py_DECREF(self);
@@ -84,17 +90,13 @@ static PyObject *bound_set_stream(Bound *self, PyObject *stream) {
 
 static int bound_traverse(Bound *self, visitproc visit, void *arg) {
   Py_VISIT(self->dispatcher);
-  for (int i = 0; self->memory && i < self->dispatcher->num_slots; ++i) {
-    Py_VISIT(self->call.item[i]);
-    Py_VISIT(self->call.keep[i]);
-  }
-  if (self->memory) Py_VISIT(self->call.keep_workspace);
+  if (self->memory) return visit_call(self->dispatcher->program, &self->call, visit, arg);
   return 0;
 }
 
 static void bound_dealloc(Bound *self) {
   PyObject_GC_UnTrack(self);
-  if (self->memory) release_call(self->dispatcher, &self->call);
+  if (self->memory) release_call(self->dispatcher->program, &self->call);
   free(self->memory);
   Py_XDECREF(self->dispatcher);
   PyObject_GC_Del(self);
@@ -116,14 +118,15 @@ static PyTypeObject BoundType = {
     .tp_members = bound_members,
 };
 
-PyObject *dispatcher_bind(Dispatcher *d, PyObject *const *args, Py_ssize_t count) {
+static PyObject *dispatcher_bind(DispatcherObject *self, PyObject *const *args, Py_ssize_t count) {
   void *stream;
+  Dispatcher *d = self->program;
   if (read_arguments(args, count, &stream)) return NULL;
   Bound *bound = PyObject_GC_New(Bound, &BoundType);
   if (!bound) return NULL;
   bound->vectorcall = (vectorcallfunc)bound_call;
-  Py_INCREF(d);
-  bound->dispatcher = d;
+  Py_INCREF(self);
+  bound->dispatcher = self;
   bound->stream = stream;
   bound->memory = malloc(call_bytes(d));
   if (bound->memory) lay_out_call(d, &bound->call, bound->memory);
@@ -135,4 +138,76 @@ PyObject *dispatcher_bind(Dispatcher *d, PyObject *const *args, Py_ssize_t count
   return NULL;
 }
 
-int ready_bound_type(void) { return PyType_Ready(&BoundType); }
+/* No tp_clear: a cycle through a graph is broken at the graph's own containers, and a dispatcher
+ * never loses what it borrows while it can still be called. */
+static int dispatcher_traverse(DispatcherObject *self, visitproc visit, void *arg) {
+  Py_VISIT(self->description);
+  return 0;
+}
+
+static void dispatcher_dealloc(DispatcherObject *self) {
+  PyObject_GC_UnTrack(self);
+  Py_XDECREF(self->description);
+  Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+/* Takes the memory of each structure and array, and a tuple of the objects that they point to. */
+static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+  PyObject *program, *slots, *steps, *patches, *params, *maps, *attributes, *image, *objects;
+  (void)kwargs;
+  if (!PyArg_ParseTuple(args, "YYYYYYYSO!", &program, &slots, &steps, &patches, &params, &maps, &attributes, &image,
+                        &PyTuple_Type, &objects))
+    return NULL;
+  DispatcherObject *self = (DispatcherObject *)type->tp_alloc(type, 0);
+  if (!self) return NULL;
+  Py_INCREF(args);
+  self->description = args;
+  Dispatcher *d = self->program = (Dispatcher *)PyByteArray_AS_STRING(program);
+  d->slots = (Slot *)PyByteArray_AS_STRING(slots);
+  d->steps = (Step *)PyByteArray_AS_STRING(steps);
+  d->patches = (Patch *)PyByteArray_AS_STRING(patches);
+  d->params = (int64_t *)PyByteArray_AS_STRING(params);
+  d->maps = (TensorMap *)PyByteArray_AS_STRING(maps);
+  d->attributes = (Attribute *)PyByteArray_AS_STRING(attributes);
+  d->image = PyBytes_AS_STRING(image);
+  return (PyObject *)self;
+}
+
+static PyObject *get_num_encodes(DispatcherObject *self, void *unused) {
+  (void)unused;
+  return PyLong_FromLongLong(self->program->num_encodes);
+}
+
+static PyMethodDef dispatcher_methods[] = {
+    {"execute", (PyCFunction)(void (*)(void))dispatcher_execute, METH_FASTCALL,
+     "execute(pack, workspace, stream): check all buffers, then run."},
+    {"bind", (PyCFunction)(void (*)(void))dispatcher_bind, METH_FASTCALL,
+     "bind(pack, workspace, stream) -> Bound: check once, for calls that check nothing."},
+    {0}};
+static PyGetSetDef dispatcher_fields[] = {
+    {"num_encodes", (getter)get_num_encodes, NULL, "Tensor maps encoded so far.", NULL}, {0}};
+static PyTypeObject DispatcherType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "fuseplan.runtime.dispatch.Dispatcher",
+    .tp_basicsize = sizeof(DispatcherObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_doc = "Runs one program.",
+    .tp_new = dispatcher_new,
+    .tp_traverse = (traverseproc)dispatcher_traverse,
+    .tp_dealloc = (destructor)dispatcher_dealloc,
+    .tp_methods = dispatcher_methods,
+    .tp_getset = dispatcher_fields,
+};
+
+static struct PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "fuseplan_dispatch", .m_doc = "Native dispatcher of fuseplan.", .m_size = -1};
+
+PyMODINIT_FUNC PyInit_fuseplan_dispatch(void) {
+  if (PyType_Ready(&DispatcherType) < 0 || PyType_Ready(&BoundType) < 0) return NULL;
+  PyObject *module = PyModule_Create(&module_definition);
+  if (!module) return NULL;
+  Py_INCREF(&DispatcherType);
+  if (PyModule_AddObject(module, "Dispatcher", (PyObject *)&DispatcherType) < 0) return NULL;
+  PyObject *sizes = Py_BuildValue("nnnnnn", sizeof(Dispatcher), sizeof(Slot), sizeof(Step), sizeof(Patch),
+                                  sizeof(TensorMap), sizeof(Attribute));
+  return sizes && PyModule_AddObject(module, "sizes", sizes) == 0 ? module : NULL;
+}

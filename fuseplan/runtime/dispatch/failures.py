@@ -7,7 +7,7 @@ from fuseplan.runtime import cuda
 from fuseplan.runtime.launch import StatusText
 
 
-def fail(code: int, label: str, unused: object) -> None:
+def fail(code: int, label: str) -> None:
     """Raise the driver's error of a launch."""
     raise cuda.driver().error(code, f"launch '{label}'")
 

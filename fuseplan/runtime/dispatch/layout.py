@@ -7,53 +7,33 @@ from typing import NamedTuple
 
 from fuseplan.errors import ArgumentError
 from fuseplan.runtime import artifacts, cuda, team
-from fuseplan.runtime.dispatch.maps import MapForm, check_map, form_of
-from fuseplan.runtime.launch import (
-    Attribute,
-    Launch,
-    LaunchKind,
-    Patch,
-    PatchKind,
-    Program,
-    PythonCall,
-    StatusText,
-    Tasks,
-)
+from fuseplan.runtime.launch import Launch, LaunchKind, Patch, PatchKind, Program, Tasks, TensorMap
 
 _ALIGN = 64  # of each block: tensor maps ask for it
 _LONGEST_US = 1e15  # of a launch
 QUICK_US = 5.0  # a launch with less work would spend a good part of its time on giving the lock away
 THREAD_ALIGN = 64  # of each thread's memory, wherever the workspace begins
+MAP_BYTES, _MOST_NUMBER = 128, 1 << 32  # of a tensor map
+_MAP_TYPES = {"FLOAT": 7, "HALF": 6, "BFLOAT16": 9, "DOUBLE": 8, "INT32": 3, "INT64": 5}  # CUtensorMapDataType
+_MAP_TYPE_OF_8_BITS = 0
 
 
 class Step(NamedTuple):
-    """One launch, with offsets into the frame; the native dispatcher reads it in this order (module.c).
+    """A launch in the frame.
 
     Args:
-        kind, label: as in the launch
-        block: offset of the parameter block
-        patches: (kind, offset in the frame, slot, addend, size, index of the tensor map or -1) of each
+        block: offset of its parameter block
         function: address of the host function or handle of the kernel
-        params: offset in the frame of each kernel parameter
-        config: grid, block and shared bytes of a kernel
-        memset: value and number of words
-        call: function of a PYTHON launch, text of the status of a LIBRARY launch
-        team: number of tasks and of threads, where their memory begins in the workspace, bytes of each thread,
-            whether there is so little work that the interpreter's lock is kept
-        attributes: number of each and its three values
+        num_threads: how many may share it
+        is_quick: whether there is so little work that the interpreter's lock is kept
     """
 
-    kind: LaunchKind
+    launch: Launch
     label: str
     block: int
-    patches: tuple[tuple[int, int, int, int, int, int], ...]
-    function: int = 0
-    params: tuple[int, ...] = ()
-    config: tuple[int, int, int, int, int, int, int] = (1, 1, 1, 1, 1, 1, 0)
-    memset: tuple[int, int] = (0, 0)
-    call: PythonCall | StatusText | None = None
-    team: tuple[int, int, int, int, bool] = (1, 1, 0, 0, False)
-    attributes: tuple[tuple[int, int, int, int], ...] = ()
+    function: int
+    num_threads: int
+    is_quick: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +41,16 @@ class Frame:
     """All parameter blocks of a program before patching, and its steps.
 
     Args:
-        maps: the tensor maps of all patches
         uses_driver: whether a step goes through the CUDA driver
-        uses_team: whether a step may run on several threads
+        rereads: whether the memory of a slot is copied into a block, to be read again at each call
         follows_torch: see `team.follows_torch`
-        rereads: slots whose memory is copied into a block, to be read again at each call
     """
 
     image: bytes
     steps: tuple[Step, ...]
-    maps: tuple[MapForm, ...]
     uses_driver: bool
-    rereads: frozenset[int]
-    uses_team: bool = False
-    follows_torch: bool = False
+    rereads: bool
+    follows_torch: bool
 
 
 def make_frame(program: Program) -> Frame:
@@ -84,26 +60,19 @@ def make_frame(program: Program) -> Frame:
         ArgumentError: a patch does not fit its block or its slot (a fault of the engine)
         ToolchainError, DeviceError, cudnnGraphNotSupportedError: a compiled file cannot be loaded
     """
-    image, steps, maps = bytearray(), list[Step](), list[MapForm]()
-    on_gpu = program.device_kind == "cuda"
+    image, steps = bytearray(), list[Step]()
     for launch in program.launches:
         image.extend(bytes(-len(image) % _ALIGN))
         check_launch(program, launch)
-        steps.append(_make_step(program, launch, len(image), len(maps)))
-        label, at = steps[-1].label, len(image)
-        maps += [form_of(p.map, p, label, at) for p in launch.patches if p.map is not None]
+        steps.append(_make_step(program, launch, len(image)))
         image.extend(launch.template)
+    image.extend(bytes(-len(image) % 8))
+    on_gpu = program.device_kind == "cuda"
     through_driver = (LaunchKind.CUDA, LaunchKind.MEMSET, LaunchKind.LIBRARY) if on_gpu else (LaunchKind.CUDA,)
-    uses_driver = any(s.kind in through_driver for s in steps)
-    rereads = {
-        patch.slot
-        for launch in program.launches
-        for patch in launch.patches
-        if patch.kind == PatchKind.SCALAR and program.slots[patch.slot].value is None
-    }
-    uses_team = any(s.team[1] > 1 for s in steps)
-    follows = team.follows_torch(program.num_threads)
-    return Frame(bytes(image), tuple(steps), tuple(maps), uses_driver, frozenset(rereads), uses_team, follows)
+    uses_driver = any(launch.kind in through_driver for launch in program.launches)
+    copied = {p.slot for launch in program.launches for p in launch.patches if p.kind == PatchKind.SCALAR}
+    rereads = any(program.slots[slot].value is None for slot in copied)
+    return Frame(bytes(image), tuple(steps), uses_driver, rereads, team.follows_torch(program.num_threads))
 
 
 def _function(program: Program, launch: Launch) -> int:
@@ -120,40 +89,13 @@ def _function(program: Program, launch: Launch) -> int:
     return artifacts.symbol_address(a, launch.symbol)
 
 
-def _make_step(program: Program, launch: Launch, at: int, num_maps: int) -> Step:
-    map_of = {p: num_maps + k for k, p in enumerate(p for p in launch.patches if p.map is not None)}
-
-    def placed(p: Patch) -> tuple[int, int, int, int, int, int]:
-        slot = -1 if p.kind == PatchKind.SCRATCH else p.slot
-        return int(p.kind), at + p.offset, slot, p.addend, p.size, map_of.get(p, -1)
-
-    return Step(
-        kind=launch.kind,
-        label=launch.label or launch.symbol or launch.kind.name,
-        block=at,
-        patches=tuple(map(placed, launch.patches)),
-        function=_function(program, launch),
-        params=tuple(at + offset for offset in launch.param_offsets),
-        config=(*launch.grid, *launch.block, launch.shared_bytes),
-        memset=(launch.memset_value & 0xFFFFFFFF, launch.memset_words),
-        call=launch.status_text if launch.kind == LaunchKind.LIBRARY else launch.call,
-        team=_team(program, launch.tasks),
-        attributes=tuple(_attribute(*pair) for pair in launch.attributes),
-    )
-
-
-def _attribute(attribute: Attribute, values: tuple[int, ...]) -> tuple[int, int, int, int]:
-    first, second, third = (*values, 0, 0)[:3]
-    return int(attribute), first, second, third
-
-
-def _team(program: Program, tasks: Tasks) -> tuple[int, int, int, int, bool]:
-    """See `Step.team`."""
-    threads = 1
+def _make_step(program: Program, launch: Launch, at: int) -> Step:
+    tasks, threads = launch.tasks, 1
     if tasks.count > 1:
         limit = team.number(program.num_threads)
         threads = team.size_of(limit, tasks.count, tasks.work_us, tasks.max_threads)
-    return tasks.count, threads, tasks.scratch_at, thread_stride(tasks), 0 < tasks.work_us < QUICK_US
+    label = launch.label or launch.symbol or launch.kind.name
+    return Step(launch, label, at, _function(program, launch), threads, 0 < tasks.work_us < QUICK_US)
 
 
 def thread_stride(tasks: Tasks) -> int:
@@ -216,7 +158,7 @@ def _room(program: Program, patch: Patch) -> int:
 def _check_patch(program: Program, launch: Launch, patch: Patch) -> None:
     what = f"launch '{launch.label}', patch at {patch.offset}"
     if patch.kind == PatchKind.TENSOR_MAP:
-        check_map(program, launch, patch)
+        _check_map(program, launch, patch)
         return
     writes = launch.kind not in (LaunchKind.MEMSET, LaunchKind.PYTHON)  # these only read the address
     size = patch.size if patch.kind == PatchKind.SCALAR else 8
@@ -238,3 +180,35 @@ def _check_patch(program: Program, launch: Launch, patch: Patch) -> None:
         raise ArgumentError(f"{what}: {patch.addend} bytes into tensor '{slot.name}' of {slot.span_bytes} bytes")
     elif on_host and launch.kind == LaunchKind.CUDA:
         raise ArgumentError(f"{what}: tensor '{slot.name}' is on the host, a kernel cannot have its address")
+
+
+def map_numbers(m: TensorMap) -> tuple[int, int, int, int, int]:
+    """The driver's numbers of type, interleave, swizzle, promotion and fill."""
+    return _MAP_TYPES.get(m.dtype.name, _MAP_TYPE_OF_8_BITS), m.interleave, m.swizzle, m.promotion, m.fill
+
+
+def _check_map(program: Program, launch: Launch, patch: Patch) -> None:
+    what, m = f"launch '{launch.label}', tensor map at {patch.offset}", patch.map
+    if m is None or launch.kind is not LaunchKind.CUDA:
+        raise ArgumentError(f"{what}: only a patch with a map, of a CUDA launch, can be one")
+    if patch.offset % _ALIGN or not 0 <= patch.offset <= len(launch.template) - MAP_BYTES:
+        raise ArgumentError(f"{what}: not at a multiple of {_ALIGN}, or outside of the block")
+    if m.swap_offset != -1 and not 0 <= m.swap_offset <= len(launch.template) - 4:
+        raise ArgumentError(f"{what}: swap_offset lies outside of the block")
+    rank = len(m.dims)
+    given = (rank - 1 - (m.second is not None), rank, rank)
+    if not 1 <= rank <= 5 or (len(m.strides), len(m.box), len(m.steps or m.box)) != given:
+        raise ArgumentError(f"{what}: {rank} dims, {len(m.strides)} strides, a box of {len(m.box)}")
+    numbers = (*m.dims, *m.box, *m.steps, 1)
+    if m.dtype.bits < 8 or not 1 <= min(*numbers, *m.strides) <= max(numbers) < _MOST_NUMBER:
+        raise ArgumentError(f"{what}: type {m.dtype.name}, dims {m.dims}, strides {m.strides}, box {m.box}")
+    if m.second is not None and m.dims[-1] != 2:
+        raise ArgumentError(f"{what}: {m.dims[-1]} entries along the axis of its two buffers")
+    inner = m.dims if m.second is None else m.dims[:-1]
+    span = m.dtype.itemsize * m.dims[0] + sum((d - 1) * s for d, s in zip(inner[1:], m.strides, strict=True))
+    for slot, addend in ((patch.slot, patch.addend), *([] if m.second is None else [m.second])):
+        if not -1 <= slot < len(program.slots) or (slot >= 0 and program.slots[slot].place != "cuda"):
+            raise ArgumentError(f"{what}: there is no slot {slot} in the device's memory")
+        room = program.workspace_bytes if slot < 0 else program.slots[slot].span_bytes
+        if addend < 0 or addend + span > room:
+            raise ArgumentError(f"{what}: {span} bytes from {addend} on do not fit a buffer of {room}")

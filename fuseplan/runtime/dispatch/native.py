@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.machinery
 import importlib.resources
 import importlib.util
@@ -13,17 +14,53 @@ from fuseplan.errors import ToolchainError
 from fuseplan.runtime import artifacts, buffers, cuda, device, forks, team, toolchain
 from fuseplan.runtime.dispatch.binding import Binder
 from fuseplan.runtime.dispatch.failures import fail, fail_host, fail_map
-from fuseplan.runtime.dispatch.layout import Frame
-from fuseplan.runtime.launch import Slot
+from fuseplan.runtime.dispatch.layout import Frame, Step, map_numbers, thread_stride
+from fuseplan.runtime.launch import LaunchKind, Patch, PatchKind, TensorMap
 
 HEADER = "dispatch.h"
-UNITS = ("buffers.c", "maps.c", "launch.c", "writes.c", "calls.c", "dispatch.c", "module.c")
+UNITS = ("buffers.c", "launch.c", "calls.c", "dispatch.c")
 _NAME = "fuseplan_dispatch"
 _PLACES = {"cpu": 0, "cuda": 1, "host": 2}
-_FORMATS = {"FLOAT": "f", "DOUBLE": "d", "HALF": "e", "INT8": "b", "UINT8": "B", "INT32": "i", "INT64": "lq",
-            "BOOLEAN": "?"}  # fmt: skip
 _lock = forks.Lock()
 _modules: list[Any] = []
+
+
+def _struct(*groups: tuple[Any, str]) -> Any:
+    """A structure of dispatch.h: each type with the names of the fields in a row that have it."""
+    fields = [(field, kind) for kind, names in groups for field in names.split()]
+    return type("Struct", (ctypes.Structure,), {"_fields_": fields})
+
+
+_OBJECT, _ADDRESS, _INT, _INT64 = ctypes.py_object, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+_UINT32, _UINT64 = ctypes.c_uint32, ctypes.c_uint64
+_MAX_RANK, _MAP_RANK, _NUM_APART = 12, 5, 8
+_Slot = _struct(
+    (_OBJECT, "keys fallback"), (ctypes.c_char_p, "value"),
+    (_INT, "place device_index is_output num_types mapping ndim"), (_UINT32 * 4, "types"),
+    (_INT64, "itemsize span alignment"), (_INT64 * _MAX_RANK, "dim stride"),
+)  # fmt: skip
+_Patch = _struct((_INT, "kind slot map"), (_INT64, "offset size addend"))
+_TensorMap = _struct(
+    (_OBJECT, "label"), (_INT, "rank slot second is_encoded"), (_INT * 5, "numbers"),
+    (_INT64, "addend second_addend swap_offset"), (_UINT64 * _MAP_RANK, "dims strides"),
+    (_UINT32 * _MAP_RANK, "box steps"), (_UINT64, "address other"), (ctypes.c_char * 128, "bytes"),
+)  # fmt: skip
+_Attribute = _struct((_INT, "id unused"), (_UINT32 * 16, "value"))
+_Step = _struct(
+    (_OBJECT, "label call"), (_ADDRESS, "function"),
+    (_INT64, "block memset_words num_tasks scratch_at thread_bytes"),
+    (_INT, "kind first_patch num_patches first_param num_params first_attribute num_attributes num_threads is_quick"),
+    (_UINT32 * 7, "config"), (_UINT32, "memset_value"),
+)  # fmt: skip
+_Dispatcher = _struct(
+    (_OBJECT, "collect resolve resolve_workspace fail fail_host fail_map overlap tell_autograd known"),
+    (_ADDRESS, "launch memset32 get_context set_context context encode run_team"),
+    (_INT64, "workspace_bytes workspace_alignment workspace_slack frame_bytes"),
+    (_INT, "num_slots num_steps most_params device_index on_gpu uses_driver rereads follows_torch"),
+    (_ADDRESS, "slots steps patches params maps attributes image"),
+    (_INT64, "num_encodes next_apart"), (_INT64 * 3 * _NUM_APART, "apart"),
+)  # fmt: skip
+_STRUCTS = (_Dispatcher, _Slot, _Step, _Patch, _TensorMap, _Attribute)
 
 
 def source() -> str:
@@ -81,37 +118,90 @@ def _load() -> Any:
             loader.exec_module(made)
     except ImportError as problem:
         raise ToolchainError(f"the dispatcher cannot be loaded: {problem}") from problem
+    if made.sizes != tuple(map(ctypes.sizeof, _STRUCTS)):
+        raise ToolchainError(f"the dispatcher's structures have {made.sizes} bytes, not as written in native.py")
     return made
 
 
 def make(binder: Binder, frame: Frame) -> Any:
     """A native dispatcher for the program of `binder`."""
-    p = binder.program
-    mappings = binder.writes.mappings if binder.writes is not None else range(len(binder.slots))
-    layouts = [(m, *(known or ((), ()))) for m, known in zip(mappings, binder.layouts, strict=True)]
-    slots = tuple(map(_slot, binder.slots, binder.keys, binder.defaults, binder.accepted, layouts))
-    driver = _driver_addresses(p.device_index, bool(frame.maps)) if frame.uses_driver else None
+    p, writes, made = binder.program, binder.writes, module()
+    slots = [_slot(binder, index) for index in range(len(binder.slots))]
+    patches, params, maps, attributes = list[Any](), list[int](), list[Any](), list[Any]()
+    steps = []
+    for step in frame.steps:
+        launch = step.launch
+        steps.append(_step(step, len(patches), len(params), len(attributes)))
+        for patch in launch.patches:
+            patches.append(_patch(patch, step.block, len(maps)))
+            if patch.map is not None:
+                maps.append(_map(patch.map, patch, step))
+        params += [step.block + offset for offset in launch.param_offsets]
+        attributes += [_Attribute(id=int(number), value=values) for number, values in launch.attributes]
     hooks = (binder.collect, binder.resolve, binder.resolve_workspace, fail, fail_host, fail_map,
-             *((w.overlap, w.tell_autograd) if (w := binder.writes) else (None, None)))  # fmt: skip
-    return module().Dispatcher(
-        slots, frame.steps, frame.maps, frame.image,
-        (p.workspace_bytes, p.workspace_alignment, p.workspace_slack), p.device_kind == "cuda", p.device_index,
-        bool(frame.rereads), driver, hooks, binder.known_keys,
-        (team.address() if frame.uses_team else 0, frame.follows_torch),
+             *((writes.overlap, writes.tell_autograd) if writes else (None, None)), binder.known_keys)  # fmt: skip
+    driver = _driver_addresses(p.device_index, bool(maps)) if frame.uses_driver else (0,) * 6
+    uses_team = any(step.num_threads > 1 for step in frame.steps)
+    program = _Dispatcher(
+        *hooks, *driver, team.address() if uses_team else 0, p.workspace_bytes, p.workspace_alignment,
+        p.workspace_slack, len(frame.image), len(slots), len(steps),
+        max((len(step.launch.param_offsets) for step in frame.steps), default=0), p.device_index,
+        p.device_kind == "cuda", frame.uses_driver, frame.rereads, frame.follows_torch,
+    )  # fmt: skip
+    arrays = zip((_Slot, _Step, _Patch, _INT64, _TensorMap, _Attribute),
+                 (slots, steps, patches, params, maps, attributes), strict=True)  # fmt: skip
+    memory = (bytearray((kind * len(items))(*items)) for kind, items in arrays)
+    objects = (hooks, binder.keys, binder.defaults, *(slot.value for slot in binder.slots),
+               *((step.label, _call(step)) for step in frame.steps))  # fmt: skip
+    return made.Dispatcher(bytearray(program), *memory, frame.image, objects)
+
+
+def _slot(binder: Binder, index: int) -> Any:
+    slot, accepted, layout = binder.slots[index], binder.accepted[index], binder.layouts[index]
+    types = tuple(code | bits << 8 for code, bits in (buffers.DL_TYPES[n] for n in accepted if n in buffers.DL_TYPES))
+    dim, stride = layout if layout is not None and 0 < len(layout[0]) <= _MAX_RANK else ((), ())
+    return _Slot(
+        keys=binder.keys[index], fallback=binder.defaults[index], value=slot.value,
+        place=_PLACES[slot.place], device_index=slot.device_index, is_output=slot.is_output, num_types=len(types),
+        mapping=binder.writes.mappings[index] if binder.writes is not None else index, ndim=len(dim) or -1,
+        types=types, itemsize=slot.dtype.itemsize, span=slot.span_bytes, alignment=slot.alignment, dim=dim,
+        stride=stride,
     )  # fmt: skip
 
 
-def _slot(slot: Slot, keys: tuple[object, ...], default: object, accepted: tuple[str, ...],
-          layout: tuple[object, ...]) -> tuple[object, ...]:  # fmt: skip
-    types = tuple(code | bits << 8 for code, bits in (buffers.DL_TYPES[n] for n in accepted if n in buffers.DL_TYPES))
-    formats = "".join(_FORMATS.get(name, "") for name in accepted)
-    return (
-        keys, default, slot.value, types, formats, slot.dtype.itemsize, slot.span_bytes, _PLACES[slot.place],
-        slot.device_index, slot.is_output, slot.alignment, layout,
+def _call(step: Step) -> object:
+    return step.launch.status_text if step.launch.kind == LaunchKind.LIBRARY else step.launch.call
+
+
+def _step(step: Step, first_patch: int, first_param: int, first_attribute: int) -> Any:
+    launch, tasks = step.launch, step.launch.tasks
+    return _Step(
+        label=step.label, call=_call(step), function=step.function, block=step.block,
+        memset_words=launch.memset_words, num_tasks=tasks.count, scratch_at=tasks.scratch_at,
+        thread_bytes=thread_stride(tasks), kind=launch.kind, first_patch=first_patch, num_patches=len(launch.patches),
+        first_param=first_param, num_params=len(launch.param_offsets), first_attribute=first_attribute,
+        num_attributes=len(launch.attributes), num_threads=step.num_threads, is_quick=step.is_quick,
+        config=(*launch.grid, *launch.block, launch.shared_bytes), memset_value=launch.memset_value & 0xFFFFFFFF,
+    )  # fmt: skip
+
+
+def _patch(patch: Patch, block: int, num_maps: int) -> Any:
+    slot = -1 if patch.kind == PatchKind.SCRATCH else patch.slot
+    return _Patch(patch.kind, slot, num_maps, block + patch.offset, patch.size, patch.addend)
+
+
+def _map(m: TensorMap, patch: Patch, step: Step) -> Any:
+    second, second_addend = m.second or (-2, 0)
+    return _TensorMap(
+        label=step.label, rank=len(m.dims), slot=patch.slot, second=second, numbers=map_numbers(m),
+        addend=patch.addend, second_addend=second_addend,
+        swap_offset=step.block + m.swap_offset if m.swap_offset >= 0 else -1, dims=m.dims, strides=m.strides,
+        box=m.box, steps=m.steps or (1,) * len(m.dims),
     )  # fmt: skip
 
 
 def _driver_addresses(index: int, has_maps: bool) -> tuple[int, ...]:
+    """What ``Driver`` of dispatch.h holds."""
     d = cuda.driver()
     names = ("cuLaunchKernelEx", "cuMemsetD32Async", "cuCtxGetCurrent", "cuCtxSetCurrent")
     encode = d.address("cuTensorMapEncodeTiled") if has_maps else 0  # older drivers lack it

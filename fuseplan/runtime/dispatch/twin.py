@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 from fuseplan.errors import DeviceError
 from fuseplan.runtime import cuda, team
 from fuseplan.runtime.dispatch.binding import Binder
-from fuseplan.runtime.dispatch.failures import fail_host
-from fuseplan.runtime.dispatch.layout import THREAD_ALIGN, Frame, Step
-from fuseplan.runtime.dispatch.maps import encode
-from fuseplan.runtime.launch import LaunchKind, PatchKind
+from fuseplan.runtime.dispatch.failures import fail_host, fail_map
+from fuseplan.runtime.dispatch.layout import THREAD_ALIGN, Frame, Step, map_numbers, thread_stride
+from fuseplan.runtime.launch import LaunchKind, Patch, PatchKind, TensorMap
 
 _ALIGN = 64
+_MOST_STRIDE = 1 << 40  # of a tensor map
 
 
 class _Counters(ctypes.Structure):
@@ -37,7 +38,7 @@ _LibraryCall = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class _Call:
-    """Checked addresses of one call and its own copy of the parameter blocks."""
+    """Checked addresses of one call, the workspace's last, and its tensor maps."""
 
     def __init__(self, dispatcher: Dispatcher, pack: object, workspace: object, *, is_bound: bool) -> None:
         binder = dispatcher.binder
@@ -52,13 +53,18 @@ class _Call:
                 where = ctypes.addressof(keep)
             self.addresses.append(where)
             self.keep.append(keep)
-        self.workspace, keep = binder.resolve_workspace(workspace)
+        workspace, keep = binder.resolve_workspace(workspace)
         self.keep.append(keep)
         if binder.writes is not None:
-            binder.writes.check(self.addresses, self.workspace, binder.program.workspace_bytes)
+            binder.writes.check(self.addresses, workspace, binder.program.workspace_bytes)
             outputs = [b for b, slot in zip(collected, binder.slots, strict=True) if slot.is_output]
             binder.writes.tell_autograd(outputs, is_bound)
+        self.addresses.append(workspace)
         self.maps = dispatcher.encode_maps(self)
+
+    def target(self, patch: Patch) -> int:
+        """The address that a patch stands for."""
+        return self.addresses[-1 if patch.kind == PatchKind.SCRATCH else patch.slot] + patch.addend
 
 
 def _new_frame(image: bytes) -> tuple[Any, int]:
@@ -81,9 +87,11 @@ class Dispatcher:
         self.binder, self.frame = binder, frame
         self.on_gpu = binder.program.device_kind == "cuda"
         of_kind: dict[LaunchKind, Any] = {LaunchKind.HOST: _HostFunction, LaunchKind.LIBRARY: _LibraryCall}
-        self.functions = {s.function: of_kind[s.kind](s.function) for s in frame.steps if s.kind in of_kind}
+        self.functions = {s.function: of_kind[k](s.function) for s in frame.steps if (k := s.launch.kind) in of_kind}
+        #: tensor maps encoded so far: one for each that is used, and one more whenever its address changes
         self.num_encodes = 0
-        self._encoded: list[tuple[int, int, bytes] | None] = [None] * len(frame.maps)
+        self._mapped = [(p, s.label) for s in frame.steps for p in s.launch.patches if p.map is not None]
+        self._encoded: list[tuple[int, int, bytes] | None] = [None] * len(self._mapped)
 
     def execute(self, pack: object, workspace: object, stream: int, /) -> None:
         """Check all buffers, then run."""
@@ -98,14 +106,13 @@ class Dispatcher:
     def encode_maps(self, call: _Call) -> list[tuple[bytes, int]]:
         """Each tensor map, and whether its buffers are swapped; encoded again for another address only."""
         made = []
-        for number, form in enumerate(self.frame.maps):
-            address, other = _address(*form.first, call), 0
-            if form.second[0] != -2:
-                other = _address(*form.second, call)
+        for number, (patch, label) in enumerate(self._mapped):
+            second = patch.map.second if patch.map is not None else None
+            address, other = call.target(patch), call.addresses[second[0]] + second[1] if second is not None else 0
             last = self._encoded[number]
             if last is None or last[:2] != (address, other):
                 with cuda.current(self.binder.program.device_index):  # a new thread has none
-                    last = self._encoded[number] = (address, other, encode(form, address, other))
+                    last = self._encoded[number] = (address, other, _encode(patch.map, label, address, other))
                 self.num_encodes += 1
             made.append((last[2], int(other < address)))
         return made
@@ -113,9 +120,11 @@ class Dispatcher:
     def run(self, call: _Call, stream: int) -> None:
         """Patch a copy of the blocks and run all steps."""
         memory, base = _new_frame(self.frame.image)
+        maps = iter(call.maps)
         for step in self.frame.steps:
-            if step.kind in (LaunchKind.HOST, LaunchKind.CUDA, LaunchKind.LIBRARY):
-                self._patch(step, call, base)
+            if step.launch.kind in (LaunchKind.HOST, LaunchKind.CUDA, LaunchKind.LIBRARY):
+                for patch in step.launch.patches:
+                    _write(patch, call, base + step.block, maps)
         around: Any = contextlib.nullcontext()
         if self.frame.uses_driver:
             around = cuda.current(self.binder.program.device_index)
@@ -124,69 +133,75 @@ class Dispatcher:
                 self._run_step(step, call, base, stream)
         del memory
 
-    def _patch(self, step: Step, call: _Call, base: int) -> None:
-        for kind, offset, slot, addend, size, number in step.patches:
-            if kind == PatchKind.SCALAR:
-                ctypes.memmove(base + offset, call.addresses[slot] + addend, size)
-            elif kind == PatchKind.TENSOR_MAP:
-                data, is_swapped = call.maps[number]
-                ctypes.memmove(base + offset, data, len(data))
-                swap_offset = self.frame.maps[number].swap_offset
-                if swap_offset >= 0:
-                    ctypes.c_int32.from_address(base + swap_offset).value = is_swapped
-            else:
-                ctypes.c_uint64.from_address(base + offset).value = _address(slot, addend, call)
-
-    def _run_host(self, step: Step, call: _Call, base: int) -> None:
-        kernel, follows = self.functions[step.function], self.frame.follows_torch
-        status = _run_kernel(kernel, base + step.block, step, call.workspace, follows_torch=follows)
-        if status:
-            fail_host(status, step.label, None)
-
     def _run_step(self, step: Step, call: _Call, base: int, stream: int) -> None:
-        if step.kind == LaunchKind.HOST:
-            self._run_host(step, call, base)
-            return
-        made: Any = step.call
-        if step.kind == LaunchKind.LIBRARY:
-            status = self.functions[step.function](base + step.block, stream)
+        launch, block = step.launch, base + step.block
+        if launch.kind in (LaunchKind.HOST, LaunchKind.LIBRARY):
+            if launch.kind == LaunchKind.LIBRARY:
+                status = self.functions[step.function](block, stream)
+            else:
+                status = self._run_kernel(step, block, call.addresses[-1])
             if status:
-                fail_host(status, step.label, made)
+                fail_host(status, step.label, launch.status_text if launch.kind == LaunchKind.LIBRARY else None)
             return
-        targets = tuple(_address(slot, addend, call) for _, _, slot, addend, _, _ in step.patches)
-        if step.kind == LaunchKind.PYTHON:
-            made(targets, stream, call.workspace)
+        targets = tuple(map(call.target, launch.patches))
+        value, words = launch.memset_value & 0xFFFFFFFF, launch.memset_words
+        if launch.kind == LaunchKind.PYTHON:
+            made: Any = launch.call
+            made(targets, stream, call.addresses[-1])
             return
-        value, words = step.memset
-        if step.kind == LaunchKind.MEMSET and not self.on_gpu:
+        if launch.kind == LaunchKind.MEMSET and not self.on_gpu:
             ctypes.memmove(targets[0], value.to_bytes(4, "little") * words, 4 * words)
             return
         try:
-            if step.kind == LaunchKind.MEMSET:
+            if launch.kind == LaunchKind.MEMSET:
                 cuda.memset32(targets[0], value, words, stream)
             else:
-                c = step.config
-                params = [base + offset for offset in step.params]
-                cuda.launch(step.function, c[:3], c[3:6], c[6], stream, params, step.attributes)
+                params = [block + offset for offset in launch.param_offsets]
+                attributes = [(int(a), *values) for a, values in launch.attributes]
+                cuda.launch(step.function, launch.grid, launch.block, launch.shared_bytes, stream, params, attributes)
         except DeviceError as problem:
             head, _, rest = problem.wrong.partition(" failed with ")
             raise DeviceError(f"launch '{step.label}' failed with {rest or head}", fix=problem.fix) from problem
 
+    def _run_kernel(self, step: Step, block: int, workspace: int) -> int:
+        """All tasks of a host function, on the team if there is one; its status."""
+        tasks, stride = step.launch.tasks, thread_stride(step.launch.tasks)
+        start = workspace + tasks.scratch_at
+        scratch = start + -start % THREAD_ALIGN if stride else None
+        threads = team.library() if step.num_threads > 1 else None
+        if threads is None:
+            task = _Task(tasks.count, 0, 1, scratch, ctypes.pointer(_Counters()))
+            return int(self.functions[step.function](block, task))
+        follows_torch = self.frame.follows_torch
+        launch = team.Launch(step.function, block, tasks.count, scratch, stride, step.num_threads, follows_torch)
+        return int(threads.fp_team_run(launch))
 
-def _run_kernel(kernel: Any, block: int, step: Step, workspace: int, *, follows_torch: bool) -> int:
-    """All tasks of a host function, on the team if there is one; its status."""
-    count, num_threads, scratch_at, stride, _ = step.team
-    start = workspace + scratch_at
-    scratch = start + -start % THREAD_ALIGN if stride else None
-    threads = team.library() if num_threads > 1 else None
-    if threads is None:
-        return int(kernel(block, _Task(count, 0, 1, scratch, ctypes.pointer(_Counters()))))
-    launch = team.Launch(step.function, block, count, scratch, stride, num_threads, follows_torch)
-    return int(threads.fp_team_run(launch))
+
+def _write(patch: Patch, call: _Call, block: int, maps: Iterator[tuple[bytes, int]]) -> None:
+    if patch.kind == PatchKind.SCALAR:
+        ctypes.memmove(block + patch.offset, call.target(patch), patch.size)
+    elif patch.map is not None:
+        data, is_swapped = next(maps)
+        ctypes.memmove(block + patch.offset, data, len(data))
+        if patch.map.swap_offset >= 0:
+            ctypes.c_int32.from_address(block + patch.map.swap_offset).value = is_swapped
+    else:
+        ctypes.c_uint64.from_address(block + patch.offset).value = call.target(patch)
 
 
-def _address(slot: int, addend: int, call: _Call) -> int:
-    return (call.workspace if slot < 0 else call.addresses[slot]) + addend
+def _encode(m: TensorMap, label: str, address: int, other: int) -> bytes:
+    """The bytes of a map for its buffers, asked of the driver. Raises what `fail_map` does."""
+    strides = m.strides
+    if m.second is not None:
+        distance = abs(address - other)
+        if not 0 < distance < _MOST_STRIDE or distance % 16:
+            fail_map(0, label, distance)
+        address, strides = min(address, other), (*strides, distance)
+    steps = m.steps or (1,) * len(m.dims)
+    code, data = cuda.encode_tensor_map(map_numbers(m), address, m.dims, strides, m.box, steps)
+    if code:
+        fail_map(code, label, 0)
+    return data
 
 
 class Bound:
