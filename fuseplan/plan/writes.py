@@ -34,7 +34,7 @@ class Writes:
         self.mappings = tuple(names.setdefault(name, len(names)) for name in found)
 
     def check(self, addresses: Sequence[int], workspace: int, workspace_bytes: int) -> None:
-        """Refuse buffers that overlap, as ``check_overlaps`` of writes.c. Raises BindError."""
+        """Refuse buffers that overlap, as ``check_overlaps`` of calls.c. Raises BindError."""
         spans = [None if s.value is not None else (a, a + s.span_bytes)
                  for s, a in zip(self.slots, addresses, strict=True)]  # fmt: skip
         for i, one in enumerate(spans):

@@ -229,7 +229,7 @@ def launch(
     shared_bytes: int,
     stream: int,
     params: Sequence[int],
-    attributes: Sequence[tuple[int, int, int, int]] = (),
+    attributes: Sequence[tuple[int, ...]] = (),
 ) -> None:
     """Launch a kernel on the current context; `params` are addresses of its arguments in host memory."""
     listed = (LaunchAttribute * len(attributes))(

@@ -6,7 +6,9 @@ refusal has the same words whoever runs the program.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,7 +30,7 @@ def label_of(slot: Slot) -> str:
 
 
 class Writes(Protocol):
-    """What a call writes, beside its other buffers (``writes.c`` has the same checks).
+    """What a call writes, beside its other buffers (``calls.c`` has the same checks).
 
     Args:
         layouts: for each slot dims and strides in elements, None where they are not compared with a buffer's
@@ -45,6 +47,7 @@ class Writes(Protocol):
     def tell_autograd(self, outputs: Sequence[Any], is_bound: bool) -> object: ...  # the function that counts
 
 
+@dataclass(eq=False)
 class Binder:
     """Finds, checks and resolves the buffers of one program.
 
@@ -57,25 +60,21 @@ class Binder:
         writes: what is known of the slots' dims and strides; None: nothing, and buffers may overlap
     """
 
-    def __init__(
-        self,
-        program: Program,
-        keys: Sequence[Sequence[object]],
-        defaults: Sequence[object | None],
-        normalise: Normalise,
-        runs: Sequence[int] = (),
-        inner_keys: Iterable[object] = (),
-        writes: Writes | None = None,
-    ) -> None:
-        self.program, self.slots, self.normalise = program, program.slots, normalise
-        self.keys = tuple(tuple(k) for k in keys)
-        self.defaults = tuple(defaults)
+    program: Program
+    keys: Sequence[Sequence[object]]
+    defaults: Sequence[object | None]
+    normalise: Normalise
+    runs: Sequence[int] = ()
+    inner_keys: Iterable[object] = ()
+    writes: Writes | None = None
+
+    def __post_init__(self) -> None:
+        self.slots = self.program.slots
+        self.keys, self.defaults = tuple(map(tuple, self.keys)), tuple(self.defaults)
         self.accepted = tuple(buffers.accepted_types(s.dtype) for s in self.slots)
-        self.runs = tuple(runs) or (0,) * len(self.slots)
-        self.writes = writes
-        self.layouts = writes.layouts if writes is not None else (None,) * len(self.slots)
-        self.known_keys = frozenset(k for slot, group in zip(self.slots, self.keys, strict=True) for k in group
-                                    if slot.value is None) | frozenset(inner_keys)  # fmt: skip
+        self.layouts = self.writes.layouts if self.writes is not None else (None,) * len(self.slots)
+        own = (group for slot, group in zip(self.slots, self.keys, strict=True) if slot.value is None)
+        self.known_keys = frozenset(itertools.chain(*own, self.inner_keys))
 
     def collect(self, pack: object) -> tuple[Any, ...]:
         """One buffer per slot, None for slots with a value of their own.
@@ -89,9 +88,8 @@ class Binder:
         named = self.normalise(pack)
         bound: list[Any] = []
         for slot, default in zip(self.slots, self.defaults, strict=True):
-            buffer = None if slot.value is not None else named.get(slot.uid)
-            buffer = default if buffer is None and slot.value is None else buffer
-            if buffer is None and slot.value is None:
+            buffer = named.get(slot.uid) if slot.value is None else None
+            if buffer is None and slot.value is None and (buffer := default) is None:
                 raise BindError(
                     f"{label_of(slot)} has no buffer in the variant pack",
                     asked=f"{'output' if slot.is_output else 'input'} of {slot.span_bytes} bytes, {slot.dtype.name}",
@@ -136,10 +134,7 @@ class Binder:
                     f"{label_of(slot)} got the integer {buffer}, which would be read as an address",
                     fix=f"pass {float(buffer)} for the number, or an array of one element",
                 )
-        try:
-            view = buffers.view_of(buffer)
-        except BindError as problem:
-            raise BindError(f"{label_of(slot)}: {problem.wrong}", fix=problem.fix) from problem
+        view = _see(buffer, label_of(slot))
         self._check(index, slot, view)
         return view.address, (buffer, view.keep)
 
@@ -158,10 +153,6 @@ class Binder:
 
     def _check(self, index: int, slot: Slot, view: buffers.View) -> None:
         label = label_of(slot)
-        if view.address == 0:
-            raise BindError(f"{label} has a null address", fix="pass a buffer that has memory")
-        if not _FIRST_PAGE <= view.address < _UPPER_HALF:
-            raise BindError(f"{label} got the integer {view.address}, which is no address", fix="pass a buffer")
         if view.dtype is not None and view.dtype not in self.accepted[index]:
             raise BindError(
                 f"{label} has type {slot.dtype.name}, its buffer has {view.dtype}",
@@ -176,7 +167,7 @@ class Binder:
                 fix="pass a larger buffer, or declare the tensor with the buffer's dims and strides",
             )
         # a buffer of the tensor's own span has the tensor's gaps; the C side sends no other here
-        if view.run_bytes and view.nbytes != slot.span_bytes and self.runs[index] > view.run_bytes:
+        if view.run_bytes and view.nbytes != slot.span_bytes and self.runs and self.runs[index] > view.run_bytes:
             raise BindError(
                 f"{label} has {self.runs[index]} bytes in a row by its dims and strides, its buffer has a gap after "
                 f"{view.run_bytes}",
@@ -198,13 +189,9 @@ class Binder:
             )
 
     def _check_place(self, slot: Slot, view: buffers.View) -> None:
-        if view.place in ("", "managed"):
-            return
         wanted = "cuda" if slot.place == "cuda" else "cpu"
-        same = view.place == wanted and (wanted == "cpu" or view.device_index in (-1, slot.device_index))
-        if not same:
-            there = f"cuda:{view.device_index}" if view.place == "cuda" else view.place
-            here = f"cuda:{slot.device_index}" if wanted == "cuda" else "cpu"
+        if there := _elsewhere(view, wanted, slot.device_index):
+            here = _device(wanted, slot.device_index)
             why = " (a host scalar)" if slot.place == "host" else ""
             raise BindError(
                 f"{label_of(slot)} must be on {here}{why}, its buffer is on {there}",
@@ -213,37 +200,49 @@ class Binder:
 
     def resolve_workspace(self, workspace: Any) -> tuple[int, object]:
         """Address of the workspace and what keeps it alive. Raises BindError if it does not fit."""
-        need = self.program.workspace_bytes
+        p, need = self.program, self.program.workspace_bytes
         if need == 0:
             return 0, None
-        fix = f"pass a contiguous buffer of {need} bytes on {self._device()} (graph.get_workspace_size())"
+        here = _device(p.device_kind, p.device_index)
+        fix = f"pass a contiguous buffer of {need} bytes on {here} (graph.get_workspace_size())"
         if workspace is None:
             raise BindError(f"this plan needs a workspace of {need} bytes, there is none", fix=fix)
-        try:
-            view = buffers.view_of(workspace)
-        except BindError as problem:
-            raise BindError(f"workspace: {problem.wrong}", fix=fix) from problem
-        if view.address == 0:
-            raise BindError("the workspace has a null address", fix=fix)
-        if not _FIRST_PAGE <= view.address < _UPPER_HALF:
-            raise BindError(f"the workspace is the integer {view.address}, which is no address", fix=fix)
+        view = _see(workspace, "the workspace", fix)
         if not view.contiguous:
             raise BindError("the workspace is not contiguous", fix=fix)
         if view.readonly:
             raise BindError("the workspace is read-only", fix=fix)
         if view.nbytes is not None and view.nbytes < need:
             raise BindError(f"the workspace has {view.nbytes} bytes, this plan needs {need}", fix=fix)
-        kind, index = self.program.device_kind, self.program.device_index
-        if view.place not in ("", "managed", kind) or (view.place == "cuda" and view.device_index not in (-1, index)):
-            there = f"cuda:{view.device_index}" if view.place == "cuda" else view.place
-            raise BindError(f"the workspace is on {there}, this plan runs on {self._device()}", fix=fix)
-        skipped = -view.address % self.program.workspace_alignment
-        if skipped > self.program.workspace_slack:
+        if there := _elsewhere(view, p.device_kind, p.device_index):
+            raise BindError(f"the workspace is on {there}, this plan runs on {here}", fix=fix)
+        skipped = -view.address % p.workspace_alignment
+        if skipped > p.workspace_slack:
             raise MisalignedError(
-                f"the workspace has address {view.address:#x}, not a multiple of {self.program.workspace_alignment}"
+                f"the workspace has address {view.address:#x}, not a multiple of {p.workspace_alignment}"
             )
         return view.address + skipped, (workspace, view.keep)
 
-    def _device(self) -> str:
-        p = self.program
-        return "cpu" if p.device_kind == "cpu" else f"cuda:{p.device_index}"
+
+def _see(buffer: Any, what: str, fix: str = "") -> buffers.View:
+    """A buffer with an address that can be one; without `fix` the advice is for a tensor."""
+    try:
+        view = buffers.view_of(buffer)
+    except BindError as problem:
+        raise BindError(f"{what}: {problem.wrong}", fix=fix or problem.fix) from problem
+    if view.address == 0:
+        raise BindError(f"{what} has a null address", fix=fix or "pass a buffer that has memory")
+    if not _FIRST_PAGE <= view.address < _UPPER_HALF:
+        raise BindError(f"{what} is the integer {view.address}, which is no address", fix=fix or "pass a buffer")
+    return view
+
+
+def _elsewhere(view: buffers.View, kind: str, index: int) -> str:
+    """The device of a buffer that is on another one than asked, else nothing."""
+    if view.place in ("", "managed") or (view.place == kind and (kind == "cpu" or view.device_index in (-1, index))):
+        return ""
+    return _device(view.place, view.device_index)
+
+
+def _device(kind: str, index: int) -> str:
+    return f"cuda:{index}" if kind == "cuda" else kind

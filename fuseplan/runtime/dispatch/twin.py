@@ -90,7 +90,7 @@ class Dispatcher:
         self.functions = {s.function: of_kind[k](s.function) for s in frame.steps if (k := s.launch.kind) in of_kind}
         #: tensor maps encoded so far: one for each that is used, and one more whenever its address changes
         self.num_encodes = 0
-        self._mapped = [(p, s.label) for s in frame.steps for p in s.launch.patches if p.map is not None]
+        self._mapped = [(p, p.map, s.label) for s in frame.steps for p in s.launch.patches if p.map is not None]
         self._encoded: list[tuple[int, int, bytes] | None] = [None] * len(self._mapped)
 
     def execute(self, pack: object, workspace: object, stream: int, /) -> None:
@@ -106,13 +106,12 @@ class Dispatcher:
     def encode_maps(self, call: _Call) -> list[tuple[bytes, int]]:
         """Each tensor map, and whether its buffers are swapped; encoded again for another address only."""
         made = []
-        for number, (patch, label) in enumerate(self._mapped):
-            second = patch.map.second if patch.map is not None else None
-            address, other = call.target(patch), call.addresses[second[0]] + second[1] if second is not None else 0
+        for number, (patch, m, label) in enumerate(self._mapped):
+            address, other = call.target(patch), call.addresses[m.second[0]] + m.second[1] if m.second else 0
             last = self._encoded[number]
             if last is None or last[:2] != (address, other):
                 with cuda.current(self.binder.program.device_index):  # a new thread has none
-                    last = self._encoded[number] = (address, other, _encode(patch.map, label, address, other))
+                    last = self._encoded[number] = (address, other, _encode(m, label, address, other))
                 self.num_encodes += 1
             made.append((last[2], int(other < address)))
         return made
