@@ -151,25 +151,16 @@ static void dispatcher_dealloc(DispatcherObject *self) {
   Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* Takes the memory of each structure and array, and a tuple of the objects that they point to. */
+/* Takes the memory of a `Dispatcher`, and a tuple of all that it points to. */
 static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-  PyObject *program, *slots, *steps, *patches, *params, *maps, *attributes, *image, *objects;
+  PyObject *program, *rest;
   (void)kwargs;
-  if (!PyArg_ParseTuple(args, "YYYYYYYSO!", &program, &slots, &steps, &patches, &params, &maps, &attributes, &image,
-                        &PyTuple_Type, &objects))
-    return NULL;
+  if (!PyArg_ParseTuple(args, "YO!", &program, &PyTuple_Type, &rest)) return NULL;
   DispatcherObject *self = (DispatcherObject *)type->tp_alloc(type, 0);
   if (!self) return NULL;
   Py_INCREF(args);
   self->description = args;
-  Dispatcher *d = self->program = (Dispatcher *)PyByteArray_AS_STRING(program);
-  d->slots = (Slot *)PyByteArray_AS_STRING(slots);
-  d->steps = (Step *)PyByteArray_AS_STRING(steps);
-  d->patches = (Patch *)PyByteArray_AS_STRING(patches);
-  d->params = (int64_t *)PyByteArray_AS_STRING(params);
-  d->maps = (TensorMap *)PyByteArray_AS_STRING(maps);
-  d->attributes = (Attribute *)PyByteArray_AS_STRING(attributes);
-  d->image = PyBytes_AS_STRING(image);
+  self->program = (Dispatcher *)PyByteArray_AS_STRING(program);
   return (PyObject *)self;
 }
 

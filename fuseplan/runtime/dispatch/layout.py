@@ -7,7 +7,17 @@ from typing import NamedTuple
 
 from fuseplan.errors import ArgumentError
 from fuseplan.runtime import artifacts, cuda, team
-from fuseplan.runtime.launch import Launch, LaunchKind, Patch, PatchKind, Program, Tasks, TensorMap
+from fuseplan.runtime.launch import (
+    Launch,
+    LaunchKind,
+    Patch,
+    PatchKind,
+    Program,
+    PythonCall,
+    StatusText,
+    Tasks,
+    TensorMap,
+)
 
 _ALIGN = 64  # of each block: tensor maps ask for it
 _LONGEST_US = 1e15  # of a launch
@@ -34,6 +44,11 @@ class Step(NamedTuple):
     function: int
     num_threads: int
     is_quick: bool
+
+    @property
+    def call(self) -> PythonCall | StatusText | None:
+        """The function of a PYTHON launch, the text of the status of a LIBRARY launch."""
+        return self.launch.status_text if self.launch.kind == LaunchKind.LIBRARY else self.launch.call
 
 
 @dataclass(frozen=True, slots=True)

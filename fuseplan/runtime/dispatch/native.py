@@ -13,9 +13,9 @@ from typing import Any
 from fuseplan.errors import ToolchainError
 from fuseplan.runtime import artifacts, buffers, cuda, device, forks, team, toolchain
 from fuseplan.runtime.dispatch.binding import Binder
-from fuseplan.runtime.dispatch.failures import fail, fail_host, fail_map
 from fuseplan.runtime.dispatch.layout import Frame, Step, map_numbers, thread_stride
-from fuseplan.runtime.launch import LaunchKind, Patch, PatchKind, TensorMap
+from fuseplan.runtime.dispatch.twin import fail, fail_host, fail_map
+from fuseplan.runtime.launch import Patch, PatchKind, TensorMap
 
 HEADER = "dispatch.h"
 UNITS = ("buffers.c", "launch.c", "calls.c", "dispatch.c")
@@ -45,7 +45,6 @@ _TensorMap = _struct(
     (_INT64, "addend second_addend swap_offset"), (_UINT64 * _MAP_RANK, "dims strides"),
     (_UINT32 * _MAP_RANK, "box steps"), (_UINT64, "address other"), (ctypes.c_char * 128, "bytes"),
 )  # fmt: skip
-_Attribute = _struct((_INT, "id unused"), (_UINT32 * 16, "value"))
 _Step = _struct(
     (_OBJECT, "label call"), (_ADDRESS, "function"),
     (_INT64, "block memset_words num_tasks scratch_at thread_bytes"),
@@ -60,7 +59,7 @@ _Dispatcher = _struct(
     (_ADDRESS, "slots steps patches params maps attributes image"),
     (_INT64, "num_encodes next_apart"), (_INT64 * 3 * _NUM_APART, "apart"),
 )  # fmt: skip
-_STRUCTS = (_Dispatcher, _Slot, _Step, _Patch, _TensorMap, _Attribute)
+_STRUCTS = (_Dispatcher, _Slot, _Step, _Patch, _TensorMap, cuda.LaunchAttribute)
 
 
 def source() -> str:
@@ -69,12 +68,8 @@ def source() -> str:
     One run of the compiler on one file takes half the time of a run on five, and functions are inlined across units.
     """
     folder = importlib.resources.files("fuseplan.runtime.dispatch")
-    parts = ["#define FUSEPLAN_JOINED"]
-    for name in (HEADER, *UNITS):
-        text = folder.joinpath(name).read_text(encoding="utf-8")
-        text = text.replace('#include "../team/team.h"\n', team.headers()).replace(f'#include "{HEADER}"\n', "\n")
-        parts.append(f'#line 1 "{name}"\n{text}')
-    return "\n".join(parts)
+    included = {"../team/team.h": team.headers(), HEADER: ""}
+    return "#define FUSEPLAN_JOINED\n" + team.join(folder, (HEADER, *UNITS), included)
 
 
 def module() -> Any:
@@ -109,9 +104,7 @@ def _load() -> Any:
     )
     path = artifacts.load_shared(artifact)._name
     loader = importlib.machinery.ExtensionFileLoader(_NAME, path)
-    spec = importlib.util.spec_from_file_location(_NAME, path, loader=loader)
-    if spec is None:
-        raise ToolchainError(f"{path} is not an extension module")
+    spec = importlib.machinery.ModuleSpec(_NAME, loader, origin=path)
     try:
         with forks.loading:
             made = importlib.util.module_from_spec(spec)
@@ -137,23 +130,24 @@ def make(binder: Binder, frame: Frame) -> Any:
             if patch.map is not None:
                 maps.append(_map(patch.map, patch, step))
         params += [step.block + offset for offset in launch.param_offsets]
-        attributes += [_Attribute(id=int(number), value=values) for number, values in launch.attributes]
+        attributes += [cuda.LaunchAttribute(int(number), 0, values) for number, values in launch.attributes]
     hooks = (binder.collect, binder.resolve, binder.resolve_workspace, fail, fail_host, fail_map,
              *((writes.overlap, writes.tell_autograd) if writes else (None, None)), binder.known_keys)  # fmt: skip
     driver = _driver_addresses(p.device_index, bool(maps)) if frame.uses_driver else (0,) * 6
     uses_team = any(step.num_threads > 1 for step in frame.steps)
+    arrays = zip((_Slot, _Step, _Patch, _INT64, _TensorMap, cuda.LaunchAttribute),
+                 (slots, steps, patches, params, maps, attributes), strict=True)  # fmt: skip
+    memory = [*(bytearray((kind * len(items))(*items)) for kind, items in arrays), bytearray(frame.image)]
     program = _Dispatcher(
         *hooks, *driver, team.address() if uses_team else 0, p.workspace_bytes, p.workspace_alignment,
         p.workspace_slack, len(frame.image), len(slots), len(steps),
         max((len(step.launch.param_offsets) for step in frame.steps), default=0), p.device_index,
         p.device_kind == "cuda", frame.uses_driver, frame.rereads, frame.follows_torch,
+        *(ctypes.addressof((ctypes.c_char * 0).from_buffer(block)) for block in memory),
     )  # fmt: skip
-    arrays = zip((_Slot, _Step, _Patch, _INT64, _TensorMap, _Attribute),
-                 (slots, steps, patches, params, maps, attributes), strict=True)  # fmt: skip
-    memory = (bytearray((kind * len(items))(*items)) for kind, items in arrays)
     objects = (hooks, binder.keys, binder.defaults, *(slot.value for slot in binder.slots),
-               *((step.label, _call(step)) for step in frame.steps))  # fmt: skip
-    return made.Dispatcher(bytearray(program), *memory, frame.image, objects)
+               *((step.label, step.call) for step in frame.steps))  # fmt: skip
+    return made.Dispatcher(bytearray(program), (*memory, *objects))
 
 
 def _slot(binder: Binder, index: int) -> Any:
@@ -169,14 +163,10 @@ def _slot(binder: Binder, index: int) -> Any:
     )  # fmt: skip
 
 
-def _call(step: Step) -> object:
-    return step.launch.status_text if step.launch.kind == LaunchKind.LIBRARY else step.launch.call
-
-
 def _step(step: Step, first_patch: int, first_param: int, first_attribute: int) -> Any:
     launch, tasks = step.launch, step.launch.tasks
     return _Step(
-        label=step.label, call=_call(step), function=step.function, block=step.block,
+        label=step.label, call=step.call, function=step.function, block=step.block,
         memset_words=launch.memset_words, num_tasks=tasks.count, scratch_at=tasks.scratch_at,
         thread_bytes=thread_stride(tasks), kind=launch.kind, first_patch=first_patch, num_patches=len(launch.patches),
         first_param=first_param, num_params=len(launch.param_offsets), first_attribute=first_attribute,

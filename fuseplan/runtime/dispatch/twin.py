@@ -7,15 +7,38 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any
 
-from fuseplan.errors import DeviceError
+from fuseplan.errors import DeviceError, MisalignedError
 from fuseplan.runtime import cuda, team
 from fuseplan.runtime.dispatch.binding import Binder
-from fuseplan.runtime.dispatch.failures import fail_host, fail_map
 from fuseplan.runtime.dispatch.layout import THREAD_ALIGN, Frame, Step, map_numbers, thread_stride
-from fuseplan.runtime.launch import LaunchKind, Patch, PatchKind, TensorMap
+from fuseplan.runtime.launch import LaunchKind, Patch, PatchKind, StatusText, TensorMap
 
 _ALIGN = 64
 _MOST_STRIDE = 1 << 40  # of a tensor map
+
+
+def fail(code: int, label: str) -> None:
+    """Raise the driver's error of a launch."""
+    raise cuda.driver().error(code, f"launch '{label}'")
+
+
+def fail_host(status: int, label: str, text: StatusText | None) -> None:
+    """Raise the error of a host kernel or library that gave back a status."""
+    said = f": {text(status)}" if text is not None else ""
+    raise DeviceError(f"launch '{label}' failed with status {status}{said}")
+
+
+def fail_map(code: int, label: str, distance: int) -> None:
+    """Raise what keeps a map from being made.
+
+    Raises:
+        DeviceError: the driver refused, with this code
+        MisalignedError: two buffers are not a stride apart, so that the program without alignments is taken
+    """
+    if code:
+        error = cuda.driver().error(code, f"launch '{label}'")
+        raise DeviceError(f"{error.wrong} (a tensor map)", fix=error.fix)
+    raise MisalignedError(f"launch '{label}': two buffers {distance} bytes apart are no axis of a tensor map")
 
 
 class _Counters(ctypes.Structure):
@@ -134,18 +157,18 @@ class Dispatcher:
 
     def _run_step(self, step: Step, call: _Call, base: int, stream: int) -> None:
         launch, block = step.launch, base + step.block
+        made: Any = step.call
         if launch.kind in (LaunchKind.HOST, LaunchKind.LIBRARY):
             if launch.kind == LaunchKind.LIBRARY:
                 status = self.functions[step.function](block, stream)
             else:
                 status = self._run_kernel(step, block, call.addresses[-1])
             if status:
-                fail_host(status, step.label, launch.status_text if launch.kind == LaunchKind.LIBRARY else None)
+                fail_host(status, step.label, made)
             return
         targets = tuple(map(call.target, launch.patches))
         value, words = launch.memset_value & 0xFFFFFFFF, launch.memset_words
         if launch.kind == LaunchKind.PYTHON:
-            made: Any = launch.call
             made(targets, stream, call.addresses[-1])
             return
         if launch.kind == LaunchKind.MEMSET and not self.on_gpu:
@@ -156,7 +179,7 @@ class Dispatcher:
                 cuda.memset32(targets[0], value, words, stream)
             else:
                 params = [block + offset for offset in launch.param_offsets]
-                attributes = [(int(a), *values) for a, values in launch.attributes]
+                attributes = [(int(number), *values) for number, values in launch.attributes]
                 cuda.launch(step.function, launch.grid, launch.block, launch.shared_bytes, stream, params, attributes)
         except DeviceError as problem:
             head, _, rest = problem.wrong.partition(" failed with ")

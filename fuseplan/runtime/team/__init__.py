@@ -11,6 +11,8 @@ import functools
 import importlib.resources
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fuseplan import settings
 from fuseplan.errors import ToolchainError
@@ -20,6 +22,7 @@ from fuseplan.runtime import artifacts, device, logs, toolchain
 SERIAL_US = 50.0
 MOST_THREADS = 256
 UNITS = ("pool.c", "openmp.c", "team.c")
+_FOLDER = importlib.resources.files("fuseplan.runtime.team")
 
 
 class Launch(ctypes.Structure):
@@ -67,22 +70,28 @@ def size_of(limit: int, num_tasks: int, work_us: float, room: int) -> int:
 @functools.cache
 def header() -> str:
     """C text that says how a kernel draws its tasks."""
-    return _text("task.h")
+    return _FOLDER.joinpath("task.h").read_text(encoding="utf-8")
 
 
 def headers() -> str:
     """C text of what the team is called with."""
-    return header() + _text("team.h").replace('#include "task.h"\n', "\n")
+    return header() + join(_FOLDER, ("team.h",), {"task.h": ""})
 
 
 def source() -> str:
     """C source of the team, one translation unit."""
-    units = [f'#line 1 "{name}"\n' + _text(name).replace('#include "team.h"\n', "\n") for name in UNITS]
-    return "\n".join(["#define _GNU_SOURCE", headers(), *units])
+    return "#define _GNU_SOURCE\n" + join(_FOLDER, ("team.h", *UNITS), {"task.h": header(), "team.h": ""})
 
 
-def _text(name: str) -> str:
-    return importlib.resources.files("fuseplan.runtime.team").joinpath(name).read_text(encoding="utf-8")
+def join(folder: Any, names: Sequence[str], included: Mapping[str, str]) -> str:
+    """The text of C files in a row, with these texts in place of what they include."""
+    parts = []
+    for name in names:
+        text = folder.joinpath(name).read_text(encoding="utf-8")
+        for header_name, there in included.items():
+            text = text.replace(f'#include "{header_name}"\n', there + "\n")
+        parts.append(f'#line 1 "{name}"\n{text}')
+    return "\n".join(parts)
 
 
 @functools.cache
