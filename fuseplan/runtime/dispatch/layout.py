@@ -172,7 +172,7 @@ def _room(program: Program, patch: Patch) -> int:
 
 def _check_patch(program: Program, launch: Launch, patch: Patch) -> None:
     what = f"launch '{launch.label}', patch at {patch.offset}"
-    if patch.kind == PatchKind.TENSOR_MAP:
+    if patch.kind == PatchKind.TENSOR_MAP or patch.map is not None:
         _check_map(program, launch, patch)
         return
     writes = launch.kind not in (LaunchKind.MEMSET, LaunchKind.PYTHON)  # these only read the address
@@ -204,7 +204,7 @@ def map_numbers(m: TensorMap) -> tuple[int, int, int, int, int]:
 
 def _check_map(program: Program, launch: Launch, patch: Patch) -> None:
     what, m = f"launch '{launch.label}', tensor map at {patch.offset}", patch.map
-    if m is None or launch.kind is not LaunchKind.CUDA:
+    if m is None or (launch.kind, patch.kind) != (LaunchKind.CUDA, PatchKind.TENSOR_MAP):
         raise ArgumentError(f"{what}: only a patch with a map, of a CUDA launch, can be one")
     if patch.offset % _ALIGN or not 0 <= patch.offset <= len(launch.template) - MAP_BYTES:
         raise ArgumentError(f"{what}: not at a multiple of {_ALIGN}, or outside of the block")
@@ -215,7 +215,7 @@ def _check_map(program: Program, launch: Launch, patch: Patch) -> None:
     if not 1 <= rank <= 5 or (len(m.strides), len(m.box), len(m.steps or m.box)) != given:
         raise ArgumentError(f"{what}: {rank} dims, {len(m.strides)} strides, a box of {len(m.box)}")
     numbers = (*m.dims, *m.box, *m.steps, 1)
-    if m.dtype.bits < 8 or not 1 <= min(*numbers, *m.strides) <= max(numbers) < _MOST_NUMBER:
+    if m.dtype.bits < 8 or not 1 <= min(*numbers, *m.strides) <= max(*numbers, *map_numbers(m)) < _MOST_NUMBER:
         raise ArgumentError(f"{what}: type {m.dtype.name}, dims {m.dims}, strides {m.strides}, box {m.box}")
     if m.second is not None and m.dims[-1] != 2:
         raise ArgumentError(f"{what}: {m.dims[-1]} entries along the axis of its two buffers")
