@@ -82,7 +82,8 @@ def run(name: str, num_threads: int, data: list[Array]) -> Array:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bits_do_not_depend_on_the_number_of_threads(name: str) -> None:
+def test_bits_do_not_depend_on_the_number_of_threads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "SERIAL_US", 1.0)  # on a fast machine some of this counts as small work
     dims, _, judge = CASES[name]
     rng = np.random.default_rng(5)
     data = [rng.standard_normal(d, np.float32) for d in dims]
