@@ -7,6 +7,7 @@ import itertools
 import sys
 import threading
 from dataclasses import replace
+from typing import Any
 
 from fuseplan.engines.registry import engines_for
 from fuseplan.errors import ArgumentError, DeviceError
@@ -194,7 +195,15 @@ def default_handle(device: Device) -> Handle:
     return handle
 
 
-def destroy_default_handles() -> None:
+def get_default_handle(stream: Any = None) -> Handle:
+    """This thread's handle for the current device, on a stream if one is given (an address or a torch stream)."""
+    handle = default_handle(device_at(current_ordinal()))
+    if stream is not None:
+        set_stream(handle, getattr(stream, "cuda_stream", stream))
+    return handle
+
+
+def destroy_default_handle() -> None:
     """Destroy this thread's default handles."""
     for handle in _per_thread.__dict__.pop("handles", {}).values():
         destroy_handle(handle)

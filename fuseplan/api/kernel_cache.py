@@ -58,7 +58,7 @@ class kernel_cache:  # noqa: N801 - the API's own name
                 raise GraphStateError(
                     "the kernel cache is in use", fix="deserialise into a fresh create_kernel_cache()"
                 )
-            data = _read_json(serialized, _CACHE_FORMAT, "a kernel cache")
+            data = read_json(serialized, _CACHE_FORMAT, "a kernel cache")
             found = data.get("structures")
             if not isinstance(found, list) or not all(isinstance(s, str) for s in found):
                 raise PlanFileError("the kernel cache's list of structures is damaged", fix="serialise it again")
@@ -92,7 +92,7 @@ def create_device_properties(device_id: int | str = 0) -> device_properties:
         PlanFileError: the text is not what `device_properties.serialize` gives
     """
     if isinstance(device_id, str):
-        data = _read_json(device_id, _DEVICE_FORMAT, "device properties")
+        data = read_json(device_id, _DEVICE_FORMAT, "device properties")
         names = {f.name for f in dataclasses.fields(Device)}
         facts: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in names}
         if facts.get("kind") not in ("cpu", "cuda"):
@@ -103,11 +103,12 @@ def create_device_properties(device_id: int | str = 0) -> device_properties:
     return device_properties(cpu_device() if device_id == -1 else device_of(f"cuda:{device_id}"))
 
 
-def _read_json(text: str, kind: str, what: str) -> dict[str, object]:
+def read_json(text: str, kind: str, what: str, fix: str = "pass what serialize() returned") -> dict[str, Any]:
+    """The data of a JSON text in version 1 of one of the formats. Raises PlanFileError."""
     try:
         data = json.loads(text)
-    except (TypeError, ValueError) as error:
-        raise PlanFileError(f"the text is not {what}: {error}", fix="pass what serialize() returned") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PlanFileError(f"the text is not JSON, so not {what}: {error}", fix=fix) from error
     if not isinstance(data, dict) or data.get("format") != kind or data.get("version") != 1:
-        raise PlanFileError(f"the text is not {what} of format version 1", fix="pass what serialize() returned")
+        raise PlanFileError(f"the text is not {what} in format version 1", fix=fix)
     return data

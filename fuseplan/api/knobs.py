@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from operator import attrgetter
 
 from fuseplan.api import enums
 from fuseplan.api.datatypes import to_int, to_list
@@ -29,28 +30,15 @@ class knob:  # noqa: N801 - the API's own name
         self._type = knob_type
         self._max_value, self._min_value, self._stride = max_value or 0, min_value or 0, stride or 1
 
-    @property
-    def type(self) -> enums.knob_type | str:
-        """The API's knob type; the name of a knob that the API has no type for."""
-        return self._type
-
-    @property
-    def max_value(self) -> int:
-        return self._max_value
-
-    @property
-    def min_value(self) -> int:
-        return self._min_value
-
-    @property
-    def stride(self) -> int:
-        return self._stride
+    type = property(attrgetter("_type"), doc="A knob_type; the name of a knob that the API has no type for.")
+    max_value = property(attrgetter("_max_value"))
+    min_value = property(attrgetter("_min_value"))
+    stride = property(attrgetter("_stride"))
 
     def __repr__(self) -> str:
         name = self._type if isinstance(self._type, str) else self._type.name
-        return json.dumps(
-            {"type": name, "max_value": self.max_value, "min_value": self.min_value, "stride": self.stride}
-        )
+        fields = ("max_value", "min_value", "stride")
+        return json.dumps({"type": name, **{field: getattr(self, field) for field in fields}})
 
 
 def by_type(knobs: Mapping[str, int]) -> dict[enums.knob_type | str, int]:
@@ -86,9 +74,7 @@ def ranges(choices: Iterable[Mapping[str, int]]) -> list[knob]:
 
 def bar_names(parts: Iterable[str]) -> Filter:
     """Bar plans whose name contains any of these strings."""
-    if isinstance(parts, str):
-        raise ArgumentError(f"engine names must be a list of str, not {parts!r}", fix=f"pass [{parts!r}]")
-    wanted = tuple(to_list(parts, "engine names"))
+    wanted = tuple(to_list(parts, "engine names", f"pass a list: [{parts!r}]"))
     for part in wanted:
         if not isinstance(part, str):
             raise ArgumentError(f"engine names must be a list of str, not {part!r}", fix=f"pass [{str(part)!r}]")

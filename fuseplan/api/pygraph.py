@@ -20,9 +20,10 @@ from fuseplan.api.pack import from_sequence, to_overrides
 from fuseplan.api.pending import missing
 from fuseplan.api.planning import LIBRARY_IDS, PlanSet
 from fuseplan.api.tensor import Tensor
+from fuseplan.api.version import __version__
 from fuseplan.errors import InvalidGraphError
 from fuseplan.ir import keys
-from fuseplan.plan import graph_json
+from fuseplan.plan import graph_json, plan_file
 from fuseplan.plan.rank import Entry
 from fuseplan.plan.tune import Progress, TuneReport
 from fuseplan.runtime.device import Device
@@ -133,10 +134,9 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
 
     def query_tensor_attributes_of_uid(self, uid: int) -> Tensor:
         """The tensor with this uid. Raises InvalidGraphError if there is none."""
-        tensor = self._draft.uids.holders.get(uid)
-        if tensor is None:
+        if uid not in self._draft.uids.holders:
             raise InvalidGraphError(f"graph {self.name!r} has no tensor with uid {uid}", fix="use a tensor's get_uid()")
-        return tensor
+        return self._draft.uids.holders[uid]
 
     def get_node(self, name: str) -> Node | None:
         return next((n for n in self._draft.nodes if n.name == name), None)
@@ -185,10 +185,7 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
         return saving.structure_of(self._draft)
 
     def key(self) -> int:
-        """Hash of the structure with uids and names; equal graphs have equal keys.
-
-        Graphs with dynamic shapes leave dims and strides out.
-        """
+        """Hash of the structure with uids and names; dynamic shapes leave dims and strides out."""
         graph = self._draft.validated()
         if self._draft.options.is_dynamic:
             return int(keys.structure_key(graph)[:15], 16)
@@ -239,10 +236,7 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
     def tensor_like(
         self, template: Any = None, name: str = "", is_virtual: bool = False, *, input: Any = None
     ) -> Tensor:
-        """Declare a tensor like another one, or like an array.
-
-        A one-element array in host memory becomes a pass-by-value scalar, read at each call.
-        """
+        """Declare a tensor like another, or like an array; one element in host memory is a pass-by-value scalar."""
         return self._draft.tensor_like(input if template is None else template, name, is_virtual)
 
     def tensor_scalar(self, value: Any, scalar_type: enums.scalar_type, name: str = "") -> Tensor:
@@ -250,18 +244,13 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
 
         Args:
             value: a float is FLOAT, an int INT32 or INT64, a bool BOOLEAN; text is read as one of these
-            scalar_type: patched at execution, or baked into the plan
         """
         return self._draft.scalar(value, scalar_type, name)
 
     # The five steps
 
     def validate(self) -> None:
-        """Infer what is unset and check every node and tensor; repeatable.
-
-        Raises:
-            InvalidGraphError: naming the node or tensor, what is wrong and how to fix it
-        """
+        """Infer what is unset and check every node and tensor; repeatable. Raises InvalidGraphError."""
         self._draft.validated()
 
     def build_operation_graph(self) -> None:
@@ -274,7 +263,6 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
         Args:
             heuristics: modes, in order; None is [A, FALLBACK]
         Raises:
-            GraphStateError: the graph has plans already
             cudnnGraphNotSupportedError: nothing can run it; lists every refusal
         """
         self._plans.create(heuristics)
@@ -286,11 +274,7 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
     def build_plans(
         self, policy: enums.build_plan_policy = enums.build_plan_policy.HEURISTICS_CHOICE, *, ctx: Any = None
     ) -> None:
-        """Build the first plan that works from the selected one on, or all of them.
-
-        Raises:
-            cudnnGraphNotSupportedError: none builds; lists the reason of each
-        """
+        """Build the first plan that works from the selected one on, or all. Raises cudnnGraphNotSupportedError."""
         del ctx
         wanted = to_enum(policy, enums.build_plan_policy, "policy of build_plans()")
         if self._plans.ranked is None:
@@ -319,11 +303,7 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
         return self._plans.current.engine_name if self._plans.current else None
 
     def create_execution_plan(self, engine_id: int, knobs: dict[Any, int] | None = None) -> pygraph:
-        """Append exactly this plan (replay of a choice); its index is the count less one.
-
-        Args:
-            engine_id: of an engine, or its position among the engines of this graph
-        """
+        """Append exactly this plan (replay of a choice), of an engine by its id or its position in this graph."""
         self._plans.append(engine_id, knobs)
         return self
 
@@ -358,11 +338,7 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
         return len(self._plans.offers.engine_ids)
 
     def get_knobs_for_engine(self, engine: int) -> list[knob]:
-        """Knobs of an engine and their range.
-
-        Args:
-            engine: engine id, or its position among the engines of this graph
-        """
+        """Knobs and their ranges of an engine, by its id or its position among the engines of this graph."""
         return self._plans.offers.knobs_of(engine)
 
     def backend_plan_entries(self) -> list[Entry]:
@@ -418,9 +394,7 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
         override_strides: list[list[int]] | None = None,
         tensor_uids: list[int] | None = None,
     ) -> None:
-        """Run the selected plan; an unbuilt graph is built first.
-
-        One built graph may be run from several threads with their own packs.
+        """Run the selected plan, built first if needed; several threads may, with their own packs.
 
         Args:
             tensor_dict: buffer by tensor, uid or name; or a list of buffers with `tensor_uids`
@@ -513,17 +487,14 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
     # Saving
 
     def serialize(self, *, as_bytes: bool = False, include_kernels: bool = True) -> list[int] | bytes:
-        """The selected plan with its compiled kernels, as the bytes of a plan file.
+        """The selected plan as a plan file, a list of ints or bytes; compiled kernels are always in it.
 
-        Args:
-            as_bytes: return bytes instead of a list of ints
-            include_kernels: accepted; compiled kernels are always in the file
         Raises:
             GraphStateError: the graph is not built; `repr(graph)` gives its structure
         """
         del include_kernels
         built = self._plans.need_built()
-        data = self._file or saving.save(built)
+        data = self._file or plan_file.dump(built, __version__)
         return data if as_bytes else list(data)
 
     def deserialize(self, *args: Any, **kwargs: Any) -> None:
@@ -531,12 +502,7 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
 
         Call forms: ``deserialize(pyobj, enforce_precompiled=False)`` and
         ``deserialize(handle_, pyobj, enforce_precompiled=False)``. After a plan the graph counts as built
-        and runs with uids; after a structure the five steps follow.
-
-        Raises:
-            GraphStateError: the graph is not empty
-            PlanFileError: the data is damaged or something else
-            cudnnGraphNotSupportedError: the plan was made for another device or version
+        and runs with uids; after a structure the five steps follow. Raises PlanFileError for damaged data.
         """
         handle, data, precompiled = saving.deserialize_arguments(args, kwargs)
         self._file = saving.load(data, self._draft, self._plans, handle, precompiled)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 from fuseplan import dtypes
@@ -11,10 +12,10 @@ from fuseplan.api.binding import call_form
 from fuseplan.api.datatypes import to_enum, to_ints
 from fuseplan.api.draft import GraphDraft
 from fuseplan.api.handles import Handle, check_handle
+from fuseplan.api.kernel_cache import read_json
 from fuseplan.api.node import Node
 from fuseplan.api.planning import PlanSet
 from fuseplan.api.tensor import Tensor
-from fuseplan.api.version import __version__
 from fuseplan.errors import ArgumentError, GraphStateError, PlanFileError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import DraftTensor
 from fuseplan.ops.schema import schema_of
@@ -23,7 +24,7 @@ from fuseplan.plan.graph_json import typed
 from fuseplan.plan.plan import BuiltPlan
 from fuseplan.plan.rank import Entry
 
-FORMAT, VERSION = "fuseplan-structure", 1
+FORMAT = "fuseplan-structure"
 _FIELDS = ("uid", "name", "dim", "stride", "is_virtual", "is_pass_by_value", "value", "is_constant")
 _TYPES = ("io_dtype", "intermediate_dtype", "compute_dtype")
 
@@ -32,7 +33,7 @@ def structure_of(graph: GraphDraft) -> str:
     """The structure as JSON text."""
     data = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": 1,
         "name": graph.name,
         "context": {name: _type_name(getattr(graph, name)) for name in _TYPES},
         "tensors": [_tensor_to_json(t) for t in graph.tensors],
@@ -43,14 +44,7 @@ def structure_of(graph: GraphDraft) -> str:
 
 def declare(text: str, graph: GraphDraft) -> None:
     """Declare the structure in an empty graph. Raises PlanFileError and leaves the graph empty."""
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise PlanFileError(f"the text is not JSON: {error}", fix="pass what repr(graph) gives") from error
-    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
-        raise PlanFileError(
-            f"the text is not the structure of a graph in format version {VERSION}", fix="pass what repr(graph) gives"
-        )
+    data = read_json(text, FORMAT, "the structure of a graph", "pass what repr(graph) gives")
     try:
         types = {name: _type_of(data["context"][name]) for name in _TYPES}
         tensors = [_tensor_from_json(t, graph) for t in data["tensors"]]
@@ -147,11 +141,6 @@ def _node_from_json(data: dict[str, Any], by_uid: dict[int, Tensor]) -> Node:
     return made
 
 
-def save(plan: BuiltPlan) -> bytes:
-    """The plan as the bytes of a plan file."""
-    return plan_file.dump(plan, __version__)
-
-
 def load(data: Any, draft: GraphDraft, plans: PlanSet, handle: Handle | None, precompiled: bool) -> bytes:
     """Load a plan (bytes or list of ints) or a structure (JSON text) into an empty graph; the bytes of a plan.
 
@@ -208,14 +197,13 @@ class LoadedPlans:
 def deserialize_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Handle | None, Any, bool]:
     """Handle, data and enforce_precompiled of either call form."""
     names = ["handle_", "pyobj", "enforce_precompiled"]
-    has_handle = "handle_" in kwargs or (args and (args[0] is None or isinstance(args[0], Handle)))
-    if "handle_" in kwargs or not has_handle:
+    if "handle_" in kwargs or not args or not (args[0] is None or isinstance(args[0], Handle)):
         names.remove("handle_")
     if len(args) > len(names):
         raise ArgumentError("deserialize() got too many arguments", fix=f"pass {', '.join(names)}")
     bound = dict(zip(names, args, strict=False))
     for name, value in kwargs.items():
-        if name not in ("handle_", "pyobj", "enforce_precompiled") or name in bound:
+        if name not in ("handle_", *names) or name in bound:
             raise ArgumentError(f"deserialize() cannot take {name!r} here", fix=f"pass {', '.join(names)}")
         bound[name] = value
     if bound.get("pyobj") is None:
@@ -225,11 +213,9 @@ def deserialize_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
 
 
 def _to_bytes(data: Any) -> bytes:
-    try:
-        if isinstance(data, (bytes, bytearray, memoryview, list, tuple)):
+    if isinstance(data, (bytes, bytearray, memoryview, list, tuple)):
+        with suppress(TypeError, ValueError):
             return bytes(data)
-    except (TypeError, ValueError):
-        pass
     raise ArgumentError(
         f"a serialised plan is bytes or a list of ints 0..255, not {type(data).__name__}",
         fix="pass serialize()'s result",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any, Protocol
 
 from fuseplan.api import enums
@@ -27,8 +28,12 @@ class Owner(Protocol):
         """What validation found out about a tensor."""
 
 
-class TensorFields:
-    """What the user set on a tensor; the getters add what validation inferred."""
+class Tensor:
+    """One tensor of a graph; setters return the tensor, hashing and comparing go by identity.
+
+    Every setter raises GraphStateError once the graph is frozen, and before that undoes validation. Getters add what
+    validation inferred to what was set.
+    """
 
     __slots__ = (
         "_alignment", "_alignment_value", "_draft", "_is_result", "_is_user_uid", "_owner", "_ragged_multiplier",
@@ -106,20 +111,9 @@ class TensorFields:
     is_pass_by_value = property(get_is_pass_by_value)
     ragged_offset_multiplier = property(get_ragged_offset_multiplier)
     reordering_type = property(get_reordering_type)
-
-    @property
-    def ragged_offset(self) -> Tensor | None:
-        return self._ragged_offset
-
-    @property
-    def alignment_value(self) -> int:
-        """Promise that every stored value is a multiple of this."""
-        return self._alignment_value
-
-    @property
-    def pass_by_value_data(self) -> Scalar | None:
-        """The value that the graph owns (`tensor_scalar`), else None."""
-        return self._draft.value
+    ragged_offset = property(attrgetter("_ragged_offset"))
+    alignment_value = property(attrgetter("_alignment_value"), doc="Every stored value is a multiple of this.")
+    pass_by_value_data = property(attrgetter("_draft.value"), doc="The value of a `tensor_scalar`, else None.")
 
     def __repr__(self) -> str:
         return json.dumps(self._as_dict())
@@ -137,19 +131,11 @@ class TensorFields:
             "reordering_type": self._reordering,
         }
 
-
-class Tensor(TensorFields):
-    """One tensor of a graph; setters return the tensor, hashing and comparing go by identity.
-
-    Every setter raises GraphStateError once the graph is frozen, and before that undoes validation.
-    """
-
-    __slots__ = ()
-
     def _set(self, method: str, **fields: Any) -> Tensor:
+        """Set fields of the draft, or of the tensor where the name starts with an underscore."""
         self._owner.touch(method, self)
         for name, value in fields.items():
-            setattr(self._draft, name, value)
+            setattr(self if name.startswith("_") else self._draft, name, value)
         return self
 
     def set_uid(self, uid: int) -> Tensor:
@@ -184,35 +170,29 @@ class Tensor(TensorFields):
         if ragged_offset is not None and not isinstance(ragged_offset, Tensor):
             wrong = f"ragged offset of {self._draft.name!r} must be a graph tensor"
             raise ArgumentError(wrong, fix="make it with tensor()")
-        self._set("set_ragged_offset")._ragged_offset = ragged_offset
-        return self
+        return self._set("set_ragged_offset", _ragged_offset=ragged_offset)
 
     def set_ragged_offset_multiplier(self, multiplier: int) -> Tensor:
         number = _at_least_one(multiplier, f"ragged offset multiplier of {self._draft.name!r}")
-        self._set("set_ragged_offset_multiplier")._ragged_multiplier = number
-        return self
+        return self._set("set_ragged_offset_multiplier", _ragged_multiplier=number)
 
     def set_reordering_type(self, reordering_type: enums.tensor_reordering) -> Tensor:
         named = to_enum(reordering_type, enums.tensor_reordering, f"reordering type of {self._draft.name!r}")
-        self._set("set_reordering_type")._reordering = named
-        return self
+        return self._set("set_reordering_type", _reordering=named)
 
     def set_alignment_value(self, value: int) -> Tensor:
         """Promise that every stored value is a multiple of `value`."""
         number = _at_least_one(value, f"alignment value of {self._draft.name!r}")
-        self._set("set_alignment_value")._alignment_value = number
-        return self
+        return self._set("set_alignment_value", _alignment_value=number)
 
     def set_alignment(self, alignment: int) -> Tensor:
         """Promise an address alignment in bytes; a fast path, never a condition."""
         number = _at_least_one(alignment, f"alignment of {self._draft.name!r}")
-        self._set("set_alignment")._alignment = number
-        return self
+        return self._set("set_alignment", _alignment=number)
 
     def set_vector_count_and_dimension(self, vector_count: int, vector_dimension: int) -> Tensor:
         count, axis = _at_least_one(vector_count, f"vector count of {self._draft.name!r}"), int(vector_dimension)
-        self._set("set_vector_count_and_dimension")._vector = (count, axis)
-        return self
+        return self._set("set_vector_count_and_dimension", _vector=(count, axis))
 
     def validate(self) -> None:
         """Check what the user set on this tensor alone. Raises InvalidGraphError."""

@@ -9,15 +9,7 @@ from typing import Any, TypeVar
 
 from fuseplan.api import enums
 from fuseplan.api.datatypes import is_array
-from fuseplan.api.handles import (
-    Handle,
-    check_handle,
-    current_ordinal,
-    default_handle,
-    destroy_default_handles,
-    device_at,
-    set_stream,
-)
+from fuseplan.api.handles import Handle, check_handle, default_handle, destroy_default_handle, get_default_handle
 from fuseplan.api.pack import names_of
 from fuseplan.api.pending import BLOCKED_ON_WRAPPER
 from fuseplan.api.pygraph import pygraph
@@ -45,15 +37,7 @@ def graph(
     Args:
         graph_kwargs: further arguments of `pygraph`
     """
-    made = pygraph(
-        name=name,
-        io_data_type=io_data_type,
-        intermediate_data_type=intermediate_data_type,
-        compute_data_type=compute_data_type,
-        handle=handle,
-        **graph_kwargs,
-    )
-    yield made, []
+    yield pygraph(name, io_data_type, intermediate_data_type, compute_data_type, handle, **graph_kwargs), []
 
 
 def jit(
@@ -99,19 +83,6 @@ def graph_cache(
     return decorate
 
 
-def get_default_handle(stream: Any = None) -> Handle:
-    """This thread's handle for the current device, on a stream if one is given (an address or a torch stream)."""
-    handle = default_handle(device_at(current_ordinal()))
-    if stream is not None:
-        set_stream(handle, getattr(stream, "cuda_stream", stream))
-    return handle
-
-
-def destroy_default_handle() -> None:
-    """Destroy this thread's default handles."""
-    destroy_default_handles()
-
-
 class Graph:
     """A graph that is built at the end of its with block and called afterwards.
 
@@ -135,7 +106,7 @@ class Graph:
     ) -> None:
         if isinstance(handle, str) and handle != "auto":
             raise ArgumentError(f'handle must be a Handle, "auto" or None, not {handle!r}', fix='pass handle="auto"')
-        self._handle = handle if handle == "auto" else check_handle(handle, is_optional=True)
+        self._handle: Any = handle if handle == "auto" else check_handle(handle, is_optional=True)
         self._graph = pygraph(handle=self._handle if isinstance(self._handle, Handle) else None, **kwargs)
         self._heuristics, self._workspace_alloc = heuristics, workspace_alloc
         self._io: tuple[Sequence[Any], Sequence[Any]] | None = None
@@ -218,7 +189,14 @@ class Graph:
             raise ArgumentError(f"a Graph's call takes handle= and workspace=, not {sorted(kwargs)}", fix="drop it")
         if not self._is_ready:
             raise GraphStateError("the Graph is not built", fix="call it after its with block")
-        handle, workspace = self._pick_handle(handle), self._pick_workspace(workspace)
+        handle = self._handle if handle is None else handle
+        if handle is None:
+            raise GraphStateError("the Graph has no handle", fix='pass handle= to the call, or handle="auto" to Graph')
+        if handle == "auto":
+            handle = default_handle(self._graph.device)
+        workspace = self._workspace if workspace is None else workspace
+        if workspace is None and self._graph.get_workspace_size():
+            raise GraphStateError("the Graph has no workspace", fix="pass workspace= to the call")
         if len(args) == 1 and isinstance(args[0], dict):
             return self._call_with_pack(args[0], handle, workspace)
         return self._call_in_order(args, handle, workspace)
@@ -285,17 +263,3 @@ class Graph:
         spec = self._graph.query_tensor_attributes_of_uid(out.get_uid())._spec()
         assert spec is not None
         return torch.empty_strided(spec.dim, spec.stride, dtype=torch_dtype(spec.dtype), device=str(self._graph.device))
-
-    def _pick_handle(self, handle: Handle | None) -> Handle:
-        if handle is not None:
-            return handle
-        if self._handle is None:
-            raise GraphStateError("the Graph has no handle", fix='pass handle= to the call, or handle="auto" to Graph')
-        return self._handle if isinstance(self._handle, Handle) else default_handle(self._graph.device)
-
-    def _pick_workspace(self, workspace: Any) -> Any:
-        if workspace is not None:
-            return workspace
-        if self._workspace is None and self._graph.get_workspace_size():
-            raise GraphStateError("the Graph has no workspace", fix="pass workspace= to the call")
-        return self._workspace
