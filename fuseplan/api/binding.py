@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from fuseplan.api import enums
-from fuseplan.api.datatypes import is_array, is_data_type, to_enum, to_int, to_ints
+from fuseplan.api.datatypes import is_data_type, to_enum, to_int, to_ints
 from fuseplan.api.tensor import Tensor
 from fuseplan.errors import ArgumentError
 from fuseplan.ir.graph import AttrValue
+from fuseplan.ops.array_facts import is_array
 from fuseplan.ops.schema import Attr, OpSchema
 
 Convert = Callable[[object], AttrValue]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from math import prod
 from typing import Any
 
 from fuseplan import dtypes
 from fuseplan.api import enums
-from fuseplan.api.datatypes import describe, is_array, to_dtype, to_enum, to_text
+from fuseplan.api.datatypes import to_dtype, to_enum, to_text
 from fuseplan.api.handles import Handle, resolve_device
 from fuseplan.api.kernel_cache import device_properties, kernel_cache
 from fuseplan.api.node import Node
@@ -21,6 +23,7 @@ from fuseplan.errors import ArgumentError, GraphStateError, InvalidGraphError, c
 from fuseplan.ir import keys
 from fuseplan.ir.graph import DraftTensor, Graph, GraphBuilder, TensorSpec
 from fuseplan.ops import infer
+from fuseplan.ops.array_facts import describe, is_array
 from fuseplan.plan import collector
 from fuseplan.runtime.device import Device
 
@@ -46,15 +49,12 @@ class Options:
     retention: str | None
 
     def __post_init__(self) -> None:
-        cache, facts = self.kernel_cache, self.device_property
-        if not isinstance(self.name, str):
-            raise ArgumentError(f"name of a graph must be a str, not {self.name!r}", fix="pass name='...'")
-        if cache is not None and not isinstance(cache, kernel_cache):
-            raise ArgumentError(f"kernel_cache must come from create_kernel_cache(), not {cache!r}", fix="create one")
-        if facts is not None and not isinstance(facts, device_properties):
-            raise ArgumentError(
-                f"device_property must come from create_device_properties(), not {facts!r}", fix="create one"
-            )
+        to_text(self.name, "name of a graph")
+        for field, kind in (("kernel_cache", kernel_cache), ("device_property", device_properties)):
+            value = getattr(self, field)
+            if value is not None and not isinstance(value, kind):
+                maker = f"create_{kind.__name__}()"
+                raise ArgumentError(f"{field} must come from {maker}, not {value!r}", fix="create one")
 
 
 class GraphDraft:
@@ -77,7 +77,7 @@ class GraphDraft:
         self.graph: Graph | None = None
         self.is_frozen = False
         self._device: Device | None = None
-        self._counts: dict[str, int] = {}
+        self._counts = defaultdict[str, Iterator[int]](count)
 
     @property
     def device(self) -> Device:
@@ -108,21 +108,19 @@ class GraphDraft:
 
     def number(self, kind: str) -> int:
         """Count unnamed things of a kind, from 0."""
-        n = self._counts.get(kind, 0)
-        self._counts[kind] = n + 1
-        return n
+        return next(self._counts[kind])
 
     @contextmanager
     def whole(self) -> Iterator[None]:
         """Take the tensors made in the block away again if it fails: a refused call leaves nothing."""
-        count = len(self.tensors)
+        before = len(self.tensors)
         try:
             yield
         except BaseException:
-            for tensor in self.tensors[count:]:
+            for tensor in self.tensors[before:]:
                 self.uids.release(tensor)
                 self.default_buffers.pop(tensor, None)
-            del self.tensors[count:]
+            del self.tensors[before:]
             raise
 
     def new_tensor(self, name: str) -> Tensor:

@@ -8,11 +8,12 @@ from typing import Any
 
 import fuseplan.ops  # noqa: F401 - registers the ops
 from fuseplan.api.binding import CallForm, bind, call_form, is_number
-from fuseplan.api.datatypes import is_array, to_text
+from fuseplan.api.datatypes import to_text
 from fuseplan.api.draft import GraphDraft
 from fuseplan.api.node import Node
 from fuseplan.api.tensor import Tensor
 from fuseplan.errors import ArgumentError, InvalidGraphError
+from fuseplan.ops.array_facts import is_array
 from fuseplan.ops.schema import OpSchema, all_schemas
 
 
@@ -23,33 +24,23 @@ class OpMethods:
 
 
 def add_node(draft: GraphDraft, form: CallForm, bound: dict[str, Any]) -> Any:
-    """Append the node of an op call and return its results.
-
-    Args:
-        bound: arguments by name
-    """
+    """Append the node of an op call, with its arguments by name, and return its results."""
     draft.touch("adding a node")
-    with draft.whole():
-        return _add_node(draft, form, bound)
-
-
-def _add_node(draft: GraphDraft, form: CallForm, bound: dict[str, Any]) -> Any:
     op, call = form.schema.name, form.schema.call
     name, compute, dims = bound.pop("name", ""), bound.pop("compute_data_type", None), bound.pop("out_dims", None)
     if call.prepare is not None:
         call.prepare(bound)
     node = Node(to_text(name, f"{op}(): name") or f"{op}.{draft.number(op)}", None, compute, op=op)
-    for port in form.ports:
-        value = bound.get(port)
-        if value is not None:
-            is_own = type(value) is Tensor and value._owner is draft
-            node.inputs[port] = value if is_own else _take(draft, value, node, port)
-    for attr, default in form.defaults.items():
-        value = bound.get(attr)
-        node.params[attr] = default if value is None else form.converts[attr](value)
-    made = _add_results(draft, form, node, bound)
-    if dims is not None:
-        _set_out_dims(node, dims, tuple(made))
+    with draft.whole():
+        for port in form.ports:
+            if bound.get(port) is not None:
+                node.inputs[port] = _take(draft, bound[port], node, port)
+        for attr, default in form.defaults.items():
+            value = bound.get(attr)
+            node.params[attr] = default if value is None else form.converts[attr](value)
+        made = _add_results(draft, form, node, bound)
+        if dims is not None:
+            _set_out_dims(node, dims, tuple(made))
     draft.nodes.append(node)
     if call.returns_list:
         return [made.get(port) for port, _ in form.results]

@@ -21,8 +21,7 @@ from fuseplan.ir.graph import DraftTensor
 from fuseplan.ops.schema import schema_of
 from fuseplan.plan import plan_file
 from fuseplan.plan.graph_json import typed
-from fuseplan.plan.plan import BuiltPlan
-from fuseplan.plan.rank import Entry
+from fuseplan.plan.planner import LoadedPlans
 
 FORMAT = "fuseplan-structure"
 _FIELDS = ("uid", "name", "dim", "stride", "is_virtual", "is_pass_by_value", "value", "is_constant")
@@ -168,30 +167,6 @@ def load(data: Any, draft: GraphDraft, plans: PlanSet, handle: Handle | None, pr
     if handle is not None:
         draft.handle = handle
     return file
-
-
-class LoadedPlans:
-    """The list of a graph that was loaded: one plan, index 0. Stands in for a PlanList."""
-
-    def __init__(self, plan: BuiltPlan) -> None:
-        self.plan, self.graph, self.device = plan, plan.graph, plan.device
-        self.entries = [Entry(plan.name, plan.engine_name, plan.engine_id, plan.knobs, 0.0, ())]
-        self.refusals: list[str] = []
-
-    def build(self, index: int) -> BuiltPlan:
-        del index
-        return self.plan
-
-    def build_entry(self, entry: Entry) -> BuiltPlan:
-        del entry
-        return self.plan
-
-    def append(self, engine_id: int, knobs: dict[str, int]) -> int:
-        del engine_id, knobs
-        raise GraphStateError("a loaded graph holds one plan and no nodes to plan anew", fix="build the graph itself")
-
-    def explain(self) -> str:
-        return f"graph {self.graph.name!r} on {self.device}: loaded from a plan file\n   0 {self.plan.name}"
 
 
 def deserialize_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Handle | None, Any, bool]:

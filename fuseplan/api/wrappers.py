@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from fuseplan.api import enums
-from fuseplan.api.datatypes import is_array
 from fuseplan.api.handles import Handle, check_handle, default_handle, destroy_default_handle, get_default_handle
 from fuseplan.api.pack import names_of
 from fuseplan.api.pending import BLOCKED_ON_WRAPPER
 from fuseplan.api.pygraph import pygraph
 from fuseplan.api.tensor import Tensor
 from fuseplan.errors import ArgumentError, BindError, GraphStateError, InvalidGraphError
+from fuseplan.ops.array_facts import is_array
 from fuseplan.ops.arrays import torch_dtype
 from fuseplan.ops.schema import all_schemas
 

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 
 from fuseplan.engines.base import Engine
 from fuseplan.engines.registry import engines_for
-from fuseplan.errors import PlanIndexError, cudnnGraphNotSupportedError
+from fuseplan.errors import GraphStateError, PlanIndexError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import Graph
 from fuseplan.plan import collector
 from fuseplan.plan.assign import Assigner, Choose
@@ -166,6 +166,30 @@ class PlanList:
     def explain(self) -> str:
         """Ranking, refusals, and the regions of each engine with the reason at each boundary."""
         return explain_plans(self.graph, self.device, self.entries, self.refusals)
+
+
+class LoadedPlans:
+    """The list of a graph that was loaded: one plan, index 0. Stands in for a PlanList."""
+
+    def __init__(self, plan: BuiltPlan) -> None:
+        self.plan, self.graph, self.device = plan, plan.graph, plan.device
+        self.entries = [Entry(plan.name, plan.engine_name, plan.engine_id, plan.knobs, 0.0, ())]
+        self.refusals: list[str] = []
+
+    def build(self, index: int) -> BuiltPlan:
+        del index
+        return self.plan
+
+    def build_entry(self, entry: Entry) -> BuiltPlan:
+        del entry
+        return self.plan
+
+    def append(self, engine_id: int, knobs: dict[str, int]) -> int:
+        del engine_id, knobs
+        raise GraphStateError("a loaded graph holds one plan and no nodes to plan anew", fix="build the graph itself")
+
+    def explain(self) -> str:
+        return f"graph {self.graph.name!r} on {self.device}: loaded from a plan file\n   0 {self.plan.name}"
 
 
 def _shown_ids(engine: Engine) -> int | str:
