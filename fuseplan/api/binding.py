@@ -95,7 +95,8 @@ def call_form(schema: OpSchema) -> CallForm:
     matches: dict[str, Matches] = {**dict.fromkeys(ports, _is_operand), **dict.fromkeys(given, _is_tensor)}
     matches.update(dict.fromkeys(call.arguments, _is_anything))
     matches.update({name: _matcher(a) for name, a in attrs.items() if name not in call.hidden})
-    matches.update(name=lambda v: isinstance(v, str), compute_data_type=is_data_type, out_dims=_is_dims)
+    matches.update(name=lambda v: isinstance(v, str), compute_data_type=is_data_type)
+    matches["out_dims"] = lambda v: isinstance(v, dict) or _is_ints(v)
     required = {named(p.name) for p in schema.inputs if not p.is_optional}
     required |= {name for name, a in attrs.items() if a.is_required}
     orders = tuple(dict.fromkeys((call.positional, call.classic, _split_padding(call.classic))))
@@ -122,11 +123,7 @@ def call_form(schema: OpSchema) -> CallForm:
 
 
 def bind(form: CallForm, args: tuple[object, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments by name, without those that are None.
-
-    Raises:
-        ArgumentError: an unknown keyword, too many positionals, or an argument given twice
-    """
+    """The arguments by name, without those that are None. Raises ArgumentError."""
     bound = {name: value for name, value in kwargs.items() if value is not None}
     for name in bound:
         if name not in form.matches:
@@ -159,9 +156,7 @@ def _order(form: CallForm, args: tuple[object, ...]) -> tuple[str, ...]:
             f"{form.schema.name}() takes at most {len(longest)} positional arguments, not {len(args)}",
             fix=f"the order is {', '.join(longest)}",
         )
-    wrong = next(
-        name for name, v in zip(longest, args, strict=False) if v is not None and not form.matches[name](v)
-    )  # fmt: skip
+    wrong = next(n for n, v in zip(longest, args, strict=False) if v is not None and not form.matches[n](v))
     raise ArgumentError(
         f"{form.schema.name}(): the positional arguments fit no order of parameters; {wrong!r} has the wrong type",
         asked=f"{form.schema.name}({', '.join(_short(v) for v in args)})",
@@ -186,10 +181,6 @@ def _split_padding(order: tuple[str, ...]) -> tuple[str, ...]:
 
 def _short(value: object) -> str:
     return repr(value) if isinstance(value, (int, float, str, bool)) else type(value).__name__
-
-
-def _is_dims(value: object) -> bool:
-    return isinstance(value, dict) or _is_ints(value)
 
 
 def _matcher(attr: Attr) -> Matches:

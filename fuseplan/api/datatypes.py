@@ -45,16 +45,13 @@ def to_ints(value: object, what: str) -> tuple[int, ...]:
 def to_text(value: object, what: str) -> str:
     """A str as it is. Raises ArgumentError."""
     if not isinstance(value, str):
-        raise ArgumentError(f"{what} must be a str, not {value!r}", fix="pass name='...'")
+        raise ArgumentError(f"{what} must be a str, not {value!r}", fix="pass a str: name='...'")
     return value
 
 
 def to_dtype(value: object, what: str) -> DType | None:
-    """The element type that an argument means; None when it is left open.
+    """The element type that a data_type member or a torch dtype means; None when it is left open.
 
-    Args:
-        value: a data_type member, a torch dtype, or None
-        what: names the argument in messages
     Raises:
         cudnnGraphNotSupportedError: a torch dtype that has no counterpart
         ArgumentError: anything else

@@ -58,13 +58,7 @@ class Options:
 
 
 class GraphDraft:
-    """The tensors and nodes of a graph, and the frozen form that they have once they are valid.
-
-    Attributes:
-        default_buffers: arrays that were given to ops, by the tensors made for them
-        graph: the frozen form, None before validation and after a change
-        is_frozen: no more changes
-    """
+    """The tensors and nodes of a graph, and the frozen form that they have once they are valid."""
 
     def __init__(self, options: Options) -> None:
         self.options, self.name, self.handle = options, options.name, options.handle
@@ -73,9 +67,9 @@ class GraphDraft:
         self.uids = UidTable()
         self.nodes: list[Node] = []
         self.tensors: list[Tensor] = []
-        self.default_buffers: dict[Tensor, object] = {}
-        self.graph: Graph | None = None
-        self.is_frozen = False
+        self.default_buffers: dict[Tensor, object] = {}  # arrays that were given to ops, by their tensors
+        self.graph: Graph | None = None  # the frozen form; None before validation and after a change
+        self.is_frozen = False  # no more changes
         self._device: Device | None = None
         self._counts = defaultdict[str, Iterator[int]](count)
 
@@ -84,7 +78,7 @@ class GraphDraft:
         """The handle's device, else that of `device=`, else the first usable GPU, else the CPU."""
         if self._device is None:
             o = self.options
-            facts = o.device_property.device if o.device_property is not None else None
+            facts = o.device_property.device if o.device_property else None
             self._device = resolve_device(self.handle, o.device, facts, o.sm_count, o.sm_version)
         return self._device
 

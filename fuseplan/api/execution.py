@@ -23,15 +23,11 @@ MAX_OVERRIDES = 64  # shapes kept per graph; the oldest goes first
 
 
 class RunnerCache:
-    """Finds or makes the runner of a call: a built plan with every way that a pack may name its tensors.
-
-    Attributes:
-        ready: the runner of the selected plan, if it has one
-    """
+    """Finds or makes the runner of a call: a built plan with every way that a pack may name its tensors."""
 
     def __init__(self, draft: GraphDraft, plans: PlanSet) -> None:
         self.draft, self.plans = draft, plans
-        self.ready: Runner | None = None
+        self.ready: Runner | None = None  # of the selected plan
         self.by_index: dict[int, Runner] = {}
         self.siblings: dict[Overrides, PlanList] = {}
         self._sibling_runners: dict[tuple[Overrides, str], Runner] = {}
@@ -126,10 +122,8 @@ class RunnerCache:
 
     def _sibling(self, built: BuiltPlan, overrides: Overrides) -> Runner:
         key = (overrides, built.name)
-        runner = self._sibling_runners.get(key)
-        if runner is None:
-            runner = _keep(self._sibling_runners, key, self.make(*self.sibling_plan(built, overrides)))
-        return runner
+        known = self._sibling_runners.get(key)
+        return known or _keep(self._sibling_runners, key, self.make(*self.sibling_plan(built, overrides)))
 
     def sibling_plan(self, built: BuiltPlan, overrides: Overrides) -> tuple[BuiltPlan, PlanList]:
         """The plan of the same engine and knobs under other dims; if that does not build, the first that does."""

@@ -7,6 +7,7 @@ import itertools
 import sys
 import threading
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from fuseplan.engines.registry import engines_for
@@ -20,11 +21,7 @@ _per_thread = threading.local()
 
 
 class DeviceInfo:
-    """Facts about one device.
-
-    Args:
-        ordinal: of a CUDA device; -1 is the CPU
-    """
+    """Facts about one CUDA device, by its ordinal; -1 is the CPU."""
 
     __slots__ = (
         "_device", "compute_capability", "device_name", "l2_cache_bytes", "ordinal",
@@ -61,10 +58,7 @@ class Handle:
         self._ordinal = current_ordinal() if ordinal is None else ordinal
         self._num_threads = _thread_count(num_threads, self._ordinal)
 
-    @property
-    def ordinal(self) -> int:
-        """The CUDA device's ordinal, -1 for the CPU."""
-        return self._ordinal
+    ordinal = property(attrgetter("_ordinal"), doc="The CUDA device's ordinal, -1 for the CPU.")
 
     @property
     def device(self) -> DeviceInfo:
@@ -111,11 +105,9 @@ def create_handle(device: str | None = None, num_threads: int | None = None) -> 
         ArgumentError: a number of threads that is none, or one for a GPU
         DeviceError: there is no such device
     """
-    ordinal = None
-    if device is not None:
-        if not isinstance(device, str):
-            raise ArgumentError(f"device must be a str, not {device!r}", fix='pass "cpu", "cuda" or "cuda:1"')
-        ordinal = ordinal_of(device_of(device))
+    if device is not None and not isinstance(device, str):
+        raise ArgumentError(f"device must be a str, not {device!r}", fix='pass "cpu", "cuda" or "cuda:1"')
+    ordinal = None if device is None else ordinal_of(device_of(device))
     made = Handle(next(_serials), ordinal, num_threads=num_threads)
     engines_for(made.target.kind)
     return made
@@ -164,17 +156,13 @@ def _address(stream: object) -> int:
 
 
 def check_handle(handle: object, *, is_optional: bool = False) -> Handle | None:
-    """The handle, if it is one and still alive.
-
-    Raises:
-        ArgumentError: not a Handle
-        DeviceError: the handle was destroyed
-    """
+    """The handle, if it is one (else ArgumentError) and still alive (else DeviceError)."""
     if handle is None and is_optional:
         return None
-    if _need(handle).backend_handle is None:
+    checked = _need(handle)
+    if checked.backend_handle is None:
         raise DeviceError("the handle was destroyed", fix="make another with create_handle()")
-    return _need(handle)
+    return checked
 
 
 def _need(handle: object) -> Handle:

@@ -47,12 +47,7 @@ class kernel_cache:  # noqa: N801 - the API's own name
         return json.dumps({"format": _CACHE_FORMAT, "version": 1, "structures": list(self._structures)})
 
     def deserialize(self, serialized: str) -> None:
-        """Fill a fresh cache from what `serialize` gave.
-
-        Raises:
-            GraphStateError: a graph has used the cache already
-            PlanFileError: the text is not a serialised kernel cache
-        """
+        """Fill a fresh cache, which no graph has used, from what `serialize` gave. Raises PlanFileError."""
         with self._lock:
             if self._is_used or self._structures:
                 raise GraphStateError(
@@ -85,12 +80,7 @@ def create_kernel_cache() -> kernel_cache:
 
 
 def create_device_properties(device_id: int | str = 0) -> device_properties:
-    """Facts about a CUDA device (by ordinal; -1 is the CPU), or facts that were serialised before.
-
-    Raises:
-        DeviceError: there is no such device
-        PlanFileError: the text is not what `device_properties.serialize` gives
-    """
+    """Facts about a CUDA device (by ordinal; -1 is the CPU), or what `device_properties.serialize` gave."""
     if isinstance(device_id, str):
         data = read_json(device_id, _DEVICE_FORMAT, "device properties")
         names = {f.name for f in dataclasses.fields(Device)}

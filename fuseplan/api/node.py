@@ -75,12 +75,9 @@ class Node:
 
     def infer_properties(self, context: GraphContext) -> None:
         """Set the dims, strides and types of the results that are still unset, for this node alone."""
-        builder = GraphBuilder(
-            context.name,
-            to_dtype(context.io_data_type, "io_data_type"),
-            to_dtype(context.intermediate_data_type, "intermediate_data_type"),
-            to_dtype(context.compute_data_type, "compute_data_type"),
-        )
+        names = ("io_data_type", "intermediate_data_type", "compute_data_type")
+        io, intermediate, compute = (to_dtype(getattr(context, name), name) for name in names)
+        builder = GraphBuilder(context.name, io, intermediate, compute)
         draft = self.draft({})
         for made in draft.inputs.values():
             made.is_virtual = False
@@ -96,15 +93,8 @@ class Node:
 
     def _as_dict(self) -> dict[str, Any]:
         inputs, outputs = ({p: t.get_name() for p, t in side.items()} for side in (self.inputs, self.outputs))
-        kind = self.node_type.name
-        return {
-            "name": self.name,
-            "op": self.op,
-            "type": kind,
-            "inputs": inputs,
-            "outputs": outputs,
-            "params": dict(self.params),
-        }
+        names = {"name": self.name, "op": self.op, "type": self.node_type.name}
+        return {**names, "inputs": inputs, "outputs": outputs, "params": dict(self.params)}
 
     def __repr__(self) -> str:
         return f"Node({self.name!r}, {self.node_type.name})"

@@ -33,10 +33,6 @@ def normalise(
         virtual: keys that name a virtual tensor, with its name
         holders: the graph's tensors by uid; None for a loaded graph, which has none: the tensors of the graph that was
             saved stand for their uids
-    Raises:
-        UnknownNameError: a name that no tensor has
-        BindError: a name that several tensors have, a virtual tensor, or two buffers for one tensor
-        ArgumentError: the pack is no mapping, or a key is neither a tensor, a uid nor a name
     """
     if not isinstance(pack, Mapping):
         raise ArgumentError(
@@ -63,18 +59,13 @@ def normalise(
                 f"the pack for graph {graph!r} has two buffers for uid {uid}, one of them under {key!r}",
                 fix="give each tensor one buffer, under one of its keys",
             )
-    _refuse_foreign(foreign, found, holders or {}, graph)
-    return found
-
-
-def _refuse_foreign(foreign: list[Tensor], found: Mapping[int, Any], holders: Mapping[int, Tensor], graph: str) -> None:
-    """Refuse tensors of another graph that would stand for a tensor of this one. Raises BindError."""
-    for key in foreign:
-        if key.get_uid() in holders and key.get_uid() not in found:
+    for key in foreign:  # of another graph: harmless unless it would stand for a tensor of this one
+        if holders and key.get_uid() in holders and key.get_uid() not in found:
             raise BindError(
                 f"a key of the pack for graph {graph!r} is tensor {key.get_name()!r} of graph {key._owner.name!r}",
                 fix=f"use the tensors of graph {graph!r}, their names, or uids that you gave to both with set_uid",
             )
+    return found
 
 
 def _is_meant(key: Tensor, own: Tensor | None) -> bool:
@@ -118,11 +109,7 @@ Overrides = tuple[tuple[int, Layout], ...]
 
 
 def to_overrides(uids: Sequence[int] | None, shapes: Any, strides: Any) -> Overrides:
-    """Override arguments as one sorted value: uid with its dims and strides.
-
-    Raises:
-        BindError: the three lists do not go together
-    """
+    """Override arguments as one sorted value: uid with its dims and strides. Raises BindError."""
     if uids is None and shapes is None and strides is None:
         return ()
     fix, what = "give dims and strides for every overridden uid", "override_uids, override_shapes and override_strides"

@@ -28,28 +28,39 @@ _DEFAULT_MODES = (enums.heur_mode.A, enums.heur_mode.FALLBACK)
 LIBRARY_IDS = range(10000)  # engine ids that belong to libcudnn
 
 
-class Offers:
-    """What the engines of a graph offer, whatever plans the user listed."""
+class PlanSet:
+    """The ranked plans of a graph, those that are built, and the selected one; and what its engines offer besides."""
 
     def __init__(self, draft: GraphDraft) -> None:
         self.draft = draft
-        self.found: list[Entry] = []
+        self.ranked: PlanList | None = None  # None before planning
+        self.built: dict[int, BuiltPlan] = {}  # by index
+        self.selected, self.is_pinned = 0, False  # what execute runs, and whether no other plan is built
+        self.loaded: BuiltPlan | None = None  # the only plan of a graph that came from a plan file
+        self.forget: Callable[[], None] = lambda: None  # called when another plan is selected, or one is barred
+        self.filters: list[Filter] = []
+        self._workspace_limit: int | None = None
+        self._offers: list[Entry] = []
 
     @property
     def entries(self) -> list[Entry]:
-        """One ranked list over all engines. Raises GraphStateError on an open graph."""
+        """The ranked entries; empty before planning."""
+        return list(self.ranked.entries) if self.ranked else []
+
+    @property
+    def offers(self) -> list[Entry]:
+        """One ranked list over all engines, whatever the user listed. Raises GraphStateError on an open graph."""
+        name = self.draft.name
         if not self.draft.is_frozen:
-            raise GraphStateError(
-                f"graph {self.draft.name!r} has no engines yet", fix="call build_operation_graph() first"
-            )
-        if not self.found:
-            self.found = list(make_plans(self.draft.validated(), self.draft.device, _mode_names(None)).entries)
-        return self.found
+            raise GraphStateError(f"graph {name!r} has no engines yet", fix="call build_operation_graph() first")
+        if not self._offers:
+            self._offers = list(make_plans(self.draft.validated(), self.draft.device, _mode_names(None)).entries)
+        return self._offers
 
     @property
     def engine_ids(self) -> list[int]:
         """Engines that can take a part of the graph."""
-        return list(dict.fromkeys(entry.engine_id for entry in self.entries))
+        return list(dict.fromkeys(entry.engine_id for entry in self.offers))
 
     def engine_at(self, engine: int) -> int:
         """The id that an engine id or a position stands for."""
@@ -60,42 +71,10 @@ class Offers:
 
     def knobs_of(self, engine: int) -> list[knob]:
         """Knobs of an engine, by id or position, and the range that they have. Raises PlanIndexError."""
-        ids, wanted = self.engine_ids, self.engine_at(engine)
+        name, ids, wanted = self.draft.name, self.engine_ids, self.engine_at(engine)
         if wanted not in ids:
-            raise PlanIndexError(
-                f"graph {self.draft.name!r} has no engine {engine}", fix=f"it has the engine ids {ids}"
-            )
-        return ranges(entry.knobs for entry in self.entries if entry.engine_id == wanted)
-
-
-class PlanSet:
-    """The ranked plans of a graph, those that are built, and the selected one.
-
-    Attributes:
-        ranked: the ranked plans, None before planning
-        built: plans by index
-        selected: index of the plan that execute runs
-        is_pinned: build no other plan than the selected one
-        offers: what the engines could do, listed or not
-        loaded: the only plan of a graph that came from a plan file
-        forget: called when another plan is selected, or one is not built any more
-    """
-
-    def __init__(self, draft: GraphDraft) -> None:
-        self.draft = draft
-        self.ranked: PlanList | None = None
-        self.built: dict[int, BuiltPlan] = {}
-        self.selected, self.is_pinned = 0, False
-        self.loaded: BuiltPlan | None = None
-        self.forget: Callable[[], None] = lambda: None
-        self.filters: list[Filter] = []
-        self._workspace_limit: int | None = None
-        self.offers = Offers(draft)
-
-    @property
-    def entries(self) -> list[Entry]:
-        """The ranked entries; empty before planning."""
-        return list(self.ranked.entries) if self.ranked else []
+            raise PlanIndexError(f"graph {name!r} has no engine {engine}", fix=f"it has the engine ids {ids}")
+        return ranges(entry.knobs for entry in self.offers if entry.engine_id == wanted)
 
     @property
     def current(self) -> BuiltPlan | None:
@@ -130,21 +109,18 @@ class PlanSet:
 
     def create(self, heuristics: Iterable[enums.heur_mode] | None) -> None:
         """Ask every engine and make one ranked list. Raises cudnnGraphNotSupportedError if it is empty."""
+        name, modes = self.draft.name, _mode_names(heuristics)
         if self.ranked is not None:
-            raise GraphStateError(
-                f"graph {self.draft.name!r} has execution plans already",
-                fix="make a new graph to plan with other modes",
-            )
-        modes = _mode_names(heuristics)
+            raise GraphStateError(f"graph {name!r} has execution plans already", fix="make a new graph for other modes")
         graph, device = self.draft.freeze(), self.draft.device
         plans = make_plans(graph, device, modes)
         if not plans.entries:
             raise self._nothing_runs(f"on {device}", plans.refusals)
         if modes == _mode_names(None):
-            self.offers.found = list(plans.entries)
+            self._offers = list(plans.entries)
         self._adopt(plans)
         logs.info(
-            f"graph {graph.name!r} on {device}: {len(plans.entries)} plans, the first is {plans.entries[0].name}; "
+            f"graph {name!r} on {device}: {len(plans.entries)} plans, the first is {plans.entries[0].name}; "
             f"refusals: {'; '.join(plans.refusals) or 'none'}"
         )
 
@@ -153,13 +129,13 @@ class PlanSet:
         engine, named = to_int(engine, "engine_id of create_execution_plan()"), by_name(knobs)
         graph = self.draft.freeze()
         plans = self.ranked if self.ranked is not None else make_plans(graph, self.draft.device, None)
-        plans.append(self.offers.engine_at(engine), named)
+        plans.append(self.engine_at(engine), named)
         self._adopt(plans)
 
     def adopt_loaded(self, plans: Any, plan: BuiltPlan) -> None:
         """Take over the plan of a file."""
         self.loaded, self.ranked, self.built = plan, plans, {0: plan}
-        self.offers.found = list(plans.entries)
+        self._offers = list(plans.entries)
         self.select(0)
 
     def _adopt(self, plans: PlanList) -> None:

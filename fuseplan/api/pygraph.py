@@ -212,12 +212,7 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
         ragged_offset_multiplier: int = 1,
         alignment_value: int = 1,
     ) -> Tensor:  # table
-        """Declare a tensor; strides default to row-major packed.
-
-        Args:
-            uid: the user's own uid; -1 or None takes an automatic one
-            alignment_value: promise that every stored value is a multiple of it
-        """
+        """Declare a tensor; strides default to row-major packed, the uid (-1 or None) to an automatic one."""
         with self._draft.whole():
             made = self._draft.new_tensor(name).set_dim(dim).set_is_virtual(is_virtual)
             made.set_is_pass_by_value(is_pass_by_value)
@@ -258,12 +253,10 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
         self._draft.freeze()
 
     def create_execution_plans(self, heuristics: Iterable[enums.heur_mode] | None = None) -> None:
-        """Ask every engine and make one ranked list of plans; once per graph.
+        """Ask every engine and make one ranked list of plans, once; raises with every refusal if there are none.
 
         Args:
             heuristics: modes, in order; None is [A, FALLBACK]
-        Raises:
-            cudnnGraphNotSupportedError: nothing can run it; lists every refusal
         """
         self._plans.create(heuristics)
 
@@ -335,11 +328,11 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
 
     def get_engine_count(self) -> int:
         """Number of engines that have a plan for this graph; from build_operation_graph() on."""
-        return len(self._plans.offers.engine_ids)
+        return len(self._plans.engine_ids)
 
     def get_knobs_for_engine(self, engine: int) -> list[knob]:
         """Knobs and their ranges of an engine, by its id or its position among the engines of this graph."""
-        return self._plans.offers.knobs_of(engine)
+        return self._plans.knobs_of(engine)
 
     def backend_plan_entries(self) -> list[Entry]:
         """The entries that belong to libcudnn."""
@@ -394,7 +387,7 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
         override_strides: list[list[int]] | None = None,
         tensor_uids: list[int] | None = None,
     ) -> None:
-        """Run the selected plan, built first if needed; several threads may, with their own packs.
+        """Run the selected plan, built first if needed; threads may share a built graph, each with its own packs.
 
         Args:
             tensor_dict: buffer by tensor, uid or name; or a list of buffers with `tensor_uids`

@@ -145,10 +145,6 @@ def load(data: Any, draft: GraphDraft, plans: PlanSet, handle: Handle | None, pr
 
     Args:
         precompiled: refuse what would have to be compiled
-    Raises:
-        GraphStateError: the graph is not empty
-        PlanFileError: the data is damaged or something else
-        cudnnGraphNotSupportedError: the plan was made for another device or version
     """
     if draft.nodes or draft.tensors or plans.ranked is not None:
         raise GraphStateError(f"graph {draft.name!r} is not empty", fix="deserialise into a new pygraph()")

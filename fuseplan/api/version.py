@@ -11,11 +11,9 @@ FEATURE_LEVEL = 91900
 
 
 def backend_version() -> int:
-    """The feature level as one number, ``major * 10000 + minor * 100 + patch``.
+    """The feature level as one number, which programs compare to decide what to ask for.
 
-    Programs compare it to decide what to ask for. It is 91900 whether or not libcudnn is installed: the
-    features of that release are what fuseplan's own engines take on, and no program meets a feature that
-    only a newer release has. It does not say which version of libcudnn is present.
+    The features of that release are what fuseplan's own engines take on; it does not say which libcudnn is there.
     """
     return FEATURE_LEVEL
 

@@ -226,9 +226,8 @@ class Graph:
 
     def _run(self, by_tensor: dict[Tensor, Any], handle: Handle, workspace: Any) -> None:
         for t in self._graph.get_inputs():
-            if t.pass_by_value_data is not None or t in self._graph._draft.default_buffers:
-                continue
-            if not is_array(by_tensor.get(t)):
+            is_known = t.pass_by_value_data is not None or t in self._graph._draft.default_buffers
+            if not is_known and not is_array(by_tensor.get(t)):
                 raise InvalidGraphError(
                     f"input {t.get_name()!r} is missing or no array: {by_tensor.get(t)!r}", fix="pass an array for it"
                 )
@@ -260,6 +259,6 @@ class Graph:
     def _allocate(self, out: Tensor) -> Any:
         import torch
 
-        spec = self._graph.query_tensor_attributes_of_uid(out.get_uid())._spec()
+        spec = out._spec()
         assert spec is not None
         return torch.empty_strided(spec.dim, spec.stride, dtype=torch_dtype(spec.dtype), device=str(self._graph.device))
