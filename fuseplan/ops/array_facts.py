@@ -21,7 +21,7 @@ def dtype_of_array(array_dtype: object, what: str) -> DType:
     if found is None:
         raise cudnnGraphNotSupportedError(
             f"{what}: element type {array_dtype} has no counterpart among the data types",
-            fix="convert it to one of float64, float32, float16, bfloat16, int8, uint8, int32, int64, bool or an fp8 type",
+            fix="convert it to float64, float32, float16, bfloat16, int8, uint8, int32, int64, bool or an fp8 type",
         )
     return found
 
