@@ -114,7 +114,8 @@ class Candidates:
     def entry(self, changed: Picks) -> Entry:
         """The plan in which some kinds differ from the engine's own choice."""
         picks = {**self.own, **changed}
-        main = picks[0] if picks[0].engine is self.engine else self.own[0]
+        first = picks.get(0, Pick(self.engine, ()))  # a graph that stores nothing has no regions
+        main = first if first.engine is self.engine else self.own[0]
         shown = {name: value for at, pick in picks.items() for name, value in self._changes(at, pick)}
         numbers = {name: self._number(name, value, picks) for name, value in shown.items() if name != ENGINE_KNOB}
         is_compiled = any(pick.engine.is_compiled for pick in picks.values())
@@ -259,7 +260,7 @@ class Candidates:
 
 def _name(engine: Engine, picks: Picks, shown: Mapping[str, Value]) -> str:
     """Engines, the asked one first, then knobs."""
-    names = sorted({p.engine.name for p in picks.values()}, key=lambda n: (n != engine.name, n))
+    names = sorted({p.engine.name for p in picks.values()} or {engine.name}, key=lambda n: (n != engine.name, n))
     inside = ", ".join(f"{name}={value}" for name, value in sorted(shown.items()))
     return "+".join(names) + (f"[{inside}]" if inside else "")
 
