@@ -64,7 +64,7 @@ def to_dtype(value: object, what: str) -> DType | None:
                 f"{what} must be a data_type or a torch dtype, not {value!r} ({type(value).__name__})",
                 fix="pass a member of data_type, for instance data_type.FLOAT",
             ) from None
-    return _known.setdefault(value, dtype_of_array(value, what))
+    return _known.setdefault(value, dtype_of_array(value, f"{what}:"))
 
 
 def is_torch_dtype(value: object) -> bool:

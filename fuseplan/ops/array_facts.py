@@ -12,7 +12,7 @@ _HOST_DEVICES = frozenset({1, 3})  # DLPack: kDLCPU, kDLCUDAHost
 
 
 def dtype_of_array(array_dtype: object, what: str) -> DType:
-    """The element type of an array's dtype (NumPy, ml_dtypes, PyTorch, JAX), by its text.
+    """The element type of an array's dtype (NumPy, ml_dtypes, PyTorch, JAX), by its text; `what` begins the message.
 
     Raises:
         cudnnGraphNotSupportedError: the dtype has no counterpart
@@ -20,7 +20,7 @@ def dtype_of_array(array_dtype: object, what: str) -> DType:
     found = BY_ARRAY_NAME.get(str(array_dtype).removeprefix("torch."))
     if found is None:
         raise cudnnGraphNotSupportedError(
-            f"{what}: element type {array_dtype} has no counterpart among the data types",
+            f"{what} {array_dtype} has no counterpart among the data types",
             fix="convert it to float64, float32, float16, bfloat16, int8, uint8, int32, int64, bool or an fp8 type",
         )
     return found
@@ -47,7 +47,7 @@ def describe(array: Any, what: str) -> tuple[tuple[int, ...], tuple[int, ...], D
             f"{what}: a {type(array).__name__} has no shape and dtype", fix="pass an array that exports DLPack"
         )
     dim = tuple(int(d) for d in shape)
-    dtype = dtype_of_array(array_dtype, what)
+    dtype = dtype_of_array(array_dtype, f"{what}: element type")
     stride = _strides(array, dim, what)
     return dim or (1,), stride or (1,), dtype, _is_host(array)
 
