@@ -179,9 +179,10 @@ def _samples() -> Iterable[Sample]:
     yield Sample("depthwise", {X: ((1, 5, 4, 4), "FLOAT"), W: ((5, 1, 3, 3), "FLOAT")}, plain)
     yield Sample("one-by-one", {X: ((2, 3, 4, 1), "FLOAT"), W: ((5, 3, 1, 1), "FLOAT")}, one)
     yield Sample(
-        "asymmetric-pad", {X: ((1, 2, 4, 5), "FLOAT"), W: ((3, 2, 3, 3), "FLOAT")},
+        "asymmetric-pad",
+        {X: ((1, 2, 4, 5), "FLOAT"), W: ((3, 2, 3, 3), "FLOAT")},
         {"pre_padding": (0, 2), "post_padding": (1, 0), "stride": (1, 2), "dilation": (1, 1)},
-    )  # fmt: skip
+    )
     yield Sample("one-axis", {X: ((2, 3, 11), "FLOAT"), W: ((4, 3, 3), "FLOAT")}, _attrs((1,), (2,), (1,)))
     yield Sample(
         "three-axes",
@@ -208,8 +209,16 @@ def _samples() -> Iterable[Sample]:
 _CALL = Call(
     positional=(X, W, "padding", "pre_padding", "post_padding", "stride", "dilation", "convolution_mode"),
     classic=(
-        X, W, "padding", "stride", "dilation", "convolution_mode", "compute_data_type", "name",
-        "pre_padding", "post_padding",
+        X,
+        W,
+        "padding",
+        "stride",
+        "dilation",
+        "convolution_mode",
+        "compute_data_type",
+        "name",
+        "pre_padding",
+        "post_padding",
     ),
     doc="""Convolution of image [N, C, ..] with weight [K, C / groups, ..]; groups follow from the dims.
 
@@ -221,13 +230,19 @@ Args:
 """,
     names={Y: "Y"},
     prepare=_prepare,
-)  # fmt: skip
+)
 
 CONV_FPROP = register(
     OpSchema(
-        name="conv_fprop", family="conv",
-        inputs=(Port(X), Port(W)), outputs=(Port(Y),),
-        infer=_infer, reference=_reference, cost=_cost, decompose=_decompose, samples=_samples,
+        name="conv_fprop",
+        family="conv",
+        inputs=(Port(X), Port(W)),
+        outputs=(Port(Y),),
+        infer=_infer,
+        reference=_reference,
+        cost=_cost,
+        decompose=_decompose,
+        samples=_samples,
         draws=Draws(_draw, weight=3.0),
         call=_CALL,
         attrs=(
@@ -235,4 +250,4 @@ CONV_FPROP = register(
             Attr("convolution_mode", "enum:convolution_mode", _MODES[0]),
         ),
     )
-)  # fmt: skip
+)

@@ -75,9 +75,15 @@ def _samples() -> Iterable[Sample]:
 
 MATMUL = register(
     OpSchema(
-        name="matmul", family="matmul",
-        inputs=(Port("A"), Port("B")), outputs=(Port("C"),),
-        infer=_infer, reference=_reference, cost=_cost, decompose=_decompose, samples=_samples,
+        name="matmul",
+        family="matmul",
+        inputs=(Port("A"), Port("B")),
+        outputs=(Port("C"),),
+        infer=_infer,
+        reference=_reference,
+        cost=_cost,
+        decompose=_decompose,
+        samples=_samples,
         draws=Draws(_draw, weight=3.0),
         call=Call(
             positional=("A", "B", "compute_data_type", "padding", "name"),
@@ -86,4 +92,4 @@ MATMUL = register(
         ),
         attrs=(Attr("padding", "float", 0.0),),
     )
-)  # fmt: skip
+)

@@ -262,22 +262,34 @@ def _call(doc: str, results: Callable[[Mapping[str, Any]], tuple[str, ...]]) -> 
 
 LAYERNORM = register(
     OpSchema(
-        name="layernorm", family="norm",
-        inputs=_INPUTS, outputs=(Port(Y), Port(MEAN, is_optional=True), _INV_PORT),
-        infer=_infer, reference=_layernorm, cost=_cost, decompose=_decompose, samples=_layernorm_samples,
+        name="layernorm",
+        family="norm",
+        inputs=_INPUTS,
+        outputs=(Port(Y), Port(MEAN, is_optional=True), _INV_PORT),
+        infer=_infer,
+        reference=_layernorm,
+        cost=_cost,
+        decompose=_decompose,
+        samples=_layernorm_samples,
         draws=Draws(lambda pool: _draw(pool, (MEAN, INV)), weight=2.5),
         call=_call(
             "Take off the mean and divide by the standard deviation over the axes where scale is not 1.\n", _results
         ),
         attrs=_ATTRS,
     )
-)  # fmt: skip
+)
 
 RMSNORM = register(
     OpSchema(
-        name="rmsnorm", family="norm",
-        inputs=_INPUTS, outputs=(Port(Y), _INV_PORT),
-        infer=_infer, reference=_rmsnorm, cost=_cost, decompose=_decompose, samples=_rmsnorm_samples,
+        name="rmsnorm",
+        family="norm",
+        inputs=_INPUTS,
+        outputs=(Port(Y), _INV_PORT),
+        infer=_infer,
+        reference=_rmsnorm,
+        cost=_cost,
+        decompose=_decompose,
+        samples=_rmsnorm_samples,
         draws=Draws(lambda pool: _draw(pool, (INV,)), weight=2.5),
         call=_call(
             "Divide by the root mean square over the axes where scale is not 1.\n",
@@ -285,4 +297,4 @@ RMSNORM = register(
         ),
         attrs=_ATTRS,
     )
-)  # fmt: skip
+)

@@ -133,16 +133,25 @@ def _samples() -> Iterable[Sample]:
     yield Sample("extent-wrong", {_INPUT: ((5, 6), "FLOAT")}, {"mode": "ADD"}, {_OUT: (5, 2)}, fails=bad)
     yield Sample("rank-wrong", {_INPUT: ((5, 6), "FLOAT")}, {"mode": "ADD"}, {_OUT: (5,)}, fails=bad)
     yield Sample(
-        "grouped", {_INPUT: ((5, 6), "FLOAT"), "group_offset": ((3, 1, 1), "INT32")}, {"mode": "ADD"}, {_OUT: (5, 1)},
+        "grouped",
+        {_INPUT: ((5, 6), "FLOAT"), "group_offset": ((3, 1, 1), "INT32")},
+        {"mode": "ADD"},
+        {_OUT: (5, 1)},
         fails=cudnnGraphNotSupportedError,
-    )  # fmt: skip
+    )
 
 
 REDUCTION = register(
     OpSchema(
-        name="reduction", family="reduction",
-        inputs=(Port(_INPUT), Port("group_offset", is_optional=True)), outputs=(Port(_OUT),),
-        infer=_infer, reference=_reference, cost=_cost, decompose=_decompose, samples=_samples,
+        name="reduction",
+        family="reduction",
+        inputs=(Port(_INPUT), Port("group_offset", is_optional=True)),
+        outputs=(Port(_OUT),),
+        infer=_infer,
+        reference=_reference,
+        cost=_cost,
+        decompose=_decompose,
+        samples=_samples,
         draws=Draws(_draw, weight=8.0),
         call=Call(
             positional=(_INPUT, "group_offset", "mode"),
@@ -153,4 +162,4 @@ REDUCTION = register(
         attrs=(Attr("mode", "enum:reduction_mode", is_required=True),),
         exact_when=lambda node: node.attr("mode") in ("MAX", "MIN", "AMAX"),
     )
-)  # fmt: skip
+)
