@@ -29,14 +29,8 @@ def make_dispatcher(
     inner_keys: Iterable[object] = (),
     writes: Writes | None = None,
 ) -> Dispatcher:
-    """A dispatcher for `program`, native where a compiler and Python's headers are there.
+    """A dispatcher for `program`, native where a compiler and Python's headers are there; arguments as of `Binder`.
 
-    Args:
-        keys: for each slot the objects under which a pack may have its buffer, in order
-        defaults: for each slot a buffer that is used when the pack has none, or None
-        normalise: turns any legal pack into a dict from uid to buffer, or raises; called only for
-            packs that are not a plain dict, lack a tensor, or have an unknown name or one of `inner_keys`
-        runs, inner_keys, writes: see `Binder`
     Raises:
         ToolchainError: the setting is "native" and the dispatcher cannot be compiled
     """

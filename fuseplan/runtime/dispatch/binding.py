@@ -54,7 +54,8 @@ class Binder:
     Args:
         keys: for each slot the objects under which a pack may have its buffer, in order
         defaults: for each slot a buffer that is used when the pack has none, or None
-        normalise: turns any legal pack into a dict from uid to buffer, or raises
+        normalise: turns any legal pack into a dict from uid to buffer, or raises; called only for
+            packs that are not a plain dict, lack a tensor, or have an unknown name or one of `inner_keys`
         runs: for each slot the bytes in a row from its first element on; 0 or absent: not checked
         inner_keys: what names a tensor without a slot; a pack that has one is for `normalise` to judge
         writes: what is known of the slots' dims and strides; None: nothing, and buffers may overlap

@@ -7,23 +7,13 @@ from typing import NamedTuple
 
 from fuseplan.errors import ArgumentError
 from fuseplan.runtime import artifacts, cuda, team
-from fuseplan.runtime.launch import (
-    Launch,
-    LaunchKind,
-    Patch,
-    PatchKind,
-    Program,
-    PythonCall,
-    StatusText,
-    Tasks,
-    TensorMap,
-)
+from fuseplan.runtime.launch import Launch, LaunchKind, Patch, PatchKind, Program, Tasks, TensorMap
 
 _ALIGN = 64  # of each block: tensor maps ask for it
 _LONGEST_US = 1e15  # of a launch
 QUICK_US = 5.0  # a launch with less work would spend a good part of its time on giving the lock away
 THREAD_ALIGN = 64  # of each thread's memory, wherever the workspace begins
-MAP_BYTES, _MOST_NUMBER = 128, 1 << 32  # of a tensor map
+_MAP_BYTES, _MOST_NUMBER = 128, 1 << 32  # of a tensor map
 _MAP_TYPES = {"FLOAT": 7, "HALF": 6, "BFLOAT16": 9, "DOUBLE": 8, "INT32": 3, "INT64": 5}  # CUtensorMapDataType
 _MAP_TYPE_OF_8_BITS = 0
 
@@ -46,7 +36,7 @@ class Step(NamedTuple):
     is_quick: bool
 
     @property
-    def call(self) -> PythonCall | StatusText | None:
+    def call(self) -> object:
         """The function of a PYTHON launch, the text of the status of a LIBRARY launch."""
         return self.launch.status_text if self.launch.kind == LaunchKind.LIBRARY else self.launch.call
 
@@ -206,7 +196,7 @@ def _check_map(program: Program, launch: Launch, patch: Patch) -> None:
     what, m = f"launch '{launch.label}', tensor map at {patch.offset}", patch.map
     if m is None or (launch.kind, patch.kind) != (LaunchKind.CUDA, PatchKind.TENSOR_MAP):
         raise ArgumentError(f"{what}: only a patch with a map, of a CUDA launch, can be one")
-    if patch.offset % _ALIGN or not 0 <= patch.offset <= len(launch.template) - MAP_BYTES:
+    if patch.offset % _ALIGN or not 0 <= patch.offset <= len(launch.template) - _MAP_BYTES:
         raise ArgumentError(f"{what}: not at a multiple of {_ALIGN}, or outside of the block")
     if m.swap_offset != -1 and not 0 <= m.swap_offset <= len(launch.template) - 4:
         raise ArgumentError(f"{what}: swap_offset lies outside of the block")

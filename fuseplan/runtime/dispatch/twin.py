@@ -29,11 +29,9 @@ def fail_host(status: int, label: str, text: StatusText | None) -> None:
 
 
 def fail_map(code: int, label: str, distance: int) -> None:
-    """Raise what keeps a map from being made.
+    """Raise what keeps a map from being made: the driver, with a code, or two buffers that are not a stride apart.
 
-    Raises:
-        DeviceError: the driver refused, with this code
-        MisalignedError: two buffers are not a stride apart, so that the program without alignments is taken
+    The latter is a MisalignedError, so that the program without alignments is taken.
     """
     if code:
         error = cuda.driver().error(code, f"launch '{label}'")
@@ -90,13 +88,6 @@ class _Call:
         return self.addresses[-1 if patch.kind == PatchKind.SCRATCH else patch.slot] + patch.addend
 
 
-def _new_frame(image: bytes) -> tuple[Any, int]:
-    memory = ctypes.create_string_buffer(len(image) + _ALIGN)
-    base = ctypes.addressof(memory) + -ctypes.addressof(memory) % _ALIGN
-    ctypes.memmove(base, image, len(image))
-    return memory, base
-
-
 def _stream_number(stream: object) -> int:
     if not isinstance(stream, int):
         raise TypeError(f"a stream is an integer address, not a {type(stream).__name__}")
@@ -141,7 +132,10 @@ class Dispatcher:
 
     def run(self, call: _Call, stream: int) -> None:
         """Patch a copy of the blocks and run all steps."""
-        memory, base = _new_frame(self.frame.image)
+        image = self.frame.image
+        memory = ctypes.create_string_buffer(len(image) + _ALIGN)
+        base = ctypes.addressof(memory) + -ctypes.addressof(memory) % _ALIGN
+        ctypes.memmove(base, image, len(image))
         maps = iter(call.maps)
         for step in self.frame.steps:
             if step.launch.kind in (LaunchKind.HOST, LaunchKind.CUDA, LaunchKind.LIBRARY):
