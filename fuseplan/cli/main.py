@@ -1,4 +1,4 @@
-"""The command line: one file per command, on the standard library (docs/design/0005-command-line.md)."""
+"""The command line: one file per command, on the standard library (docs/design/0010-command-line.md)."""
 
 from __future__ import annotations
 
