@@ -77,15 +77,8 @@ UINT8x4 = DType("UINT8x4", 32, "uint", 0, 255.0, "")
 INT8x32 = DType("INT8x32", 256, "int", 0, 127.0, "")
 FAST_FLOAT_FOR_FP8 = DType("FAST_FLOAT_FOR_FP8", 32, "float", 23, 3.4028234663852886e38, "float32")
 
-ALL_TYPES: dict[str, DType] = {
-    t.name: t
-    for t in (
-        FLOAT, DOUBLE, HALF, BFLOAT16, INT8, UINT8, INT32, INT64, BOOLEAN, FP8_E4M3, FP8_E5M2,
-        FP8_E8M0, FP8_E5M3, FP4_E2M1, INT4, INT8x4, UINT8x4, INT8x32, FAST_FLOAT_FOR_FP8,
-    )
-}  # fmt: skip
-
-
+#: all of the above by their names
+ALL_TYPES: dict[str, DType] = {t.name: t for t in list(globals().values()) if isinstance(t, DType)}
 #: by the names that array libraries give to their types
 BY_ARRAY_NAME: dict[str, DType] = {
     **{t.numpy_name: t for t in reversed(ALL_TYPES.values()) if t.numpy_name},

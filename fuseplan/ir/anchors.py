@@ -7,7 +7,6 @@ side (batch axes in front, spatial axes behind). A letter of the arguments that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -31,10 +30,6 @@ class Anchor:
     @property
     def has_many_results(self) -> bool:
         return len(self.results) > 1
-
-    def argument_names(self, ports: Sequence[str] = ()) -> tuple[str, ...]:
-        """Name of each argument of a value that has the attribute `ports` (or none)."""
-        return tuple(ports) or tuple(name for name, _ in self.arguments)
 
 
 _QKV = (("q", "*HSD"), ("k", "*GTD"), ("v", "*GTE"))

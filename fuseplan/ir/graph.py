@@ -107,10 +107,7 @@ class Node:
 
     def attr(self, name: str) -> AttrValue:
         """The attribute's value. Raises KeyError if the node has none of this name."""
-        for key, value in self.attrs:
-            if key == name:
-                return value
-        raise KeyError(name)
+        return dict(self.attrs)[name]
 
 
 @dataclass(frozen=True)

@@ -84,16 +84,13 @@ class Value:
     body: Region | None = None
 
     def attr(self, name: str) -> AttrValue:
-        for key, value in self.attrs:
-            if key == name:
-                return value
-        raise KeyError(name)
+        return dict(self.attrs)[name]
 
     @property
     def ports(self) -> tuple[str, ...]:
         """Name of each argument of an anchor; a list port stands there once per argument."""
-        given: tuple[str, ...] = next((v for k, v in self.attrs if k == "ports"), ())  # type: ignore[misc]
-        return ANCHORS[self.op].argument_names(given)
+        given = dict(self.attrs).get("ports") or [name for name, _ in ANCHORS[self.op].arguments]
+        return tuple(given)  # type: ignore[arg-type]
 
     @property
     def axes(self) -> tuple[int, ...]:

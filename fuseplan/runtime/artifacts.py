@@ -38,19 +38,17 @@ _memory_lock = forks.Lock()
 _loaded: dict[str, ctypes.CDLL] = {}
 _held: set[int] = set()  # open lock files
 _sizes: dict[Path, int] = {}  # what we believe each cache folder holds
-_counts = {"hits": 0, "misses": 0, "damaged": 0}
+_num_hits = 0
 
 
 @dataclass(frozen=True)
 class CacheStats:
-    """What the cache holds and how it was used by this process."""
+    """What the cache holds, and how often this process found in it what it looked for."""
 
     folder: Path
     entries: int
     bytes: int
     hits: int
-    misses: int
-    damaged: int
 
 
 def path_of(key: str, suffix: str) -> Path:
@@ -63,7 +61,6 @@ def path_of(key: str, suffix: str) -> Path:
 def get(key: str, suffix: str) -> bytes | None:
     """Data of an entry, or None; a damaged entry is reported once, removed and counts as missing."""
     found = _find(key, suffix)
-    _counts["hits" if found else "misses"] += 1
     return found[1] if found else None
 
 
@@ -100,14 +97,10 @@ def obtain(key: str, suffix: str, build: Callable[[Path], None]) -> tuple[Path, 
 
     Look, lock, look again: of several processes one builds, the others wait for its result.
     """
-    found = _find(key, suffix)
-    if found:
-        _counts["hits"] += 1
+    if found := _find(key, suffix):
         return found
     with _lock(key):
-        found = _find(key, suffix)
-        _counts["hits" if found else "misses"] += 1
-        if found:
+        if found := _find(key, suffix):
             return found
         with folders.scratch("fuseplan-build-") as folder:
             target = folder / f"built{suffix}"
@@ -119,7 +112,7 @@ def obtain(key: str, suffix: str, build: Callable[[Path], None]) -> tuple[Path, 
 def stats() -> CacheStats:
     """What the cache holds now."""
     files = list(_entries(_root()))
-    return CacheStats(_root(), len(files), sum(size for _, size, _ in files), **_counts)
+    return CacheStats(_root(), len(files), sum(size for _, size, _ in files), _num_hits)
 
 
 def clear() -> None:
@@ -164,9 +157,10 @@ def load_shared(artifact: Artifact) -> ctypes.CDLL:
 def _load(artifact: Artifact) -> ctypes.CDLL:
     """From the cache folder; from the private one where nothing can be executed from the cache folder."""
     problems: list[Exception] = []
-    for find in (shared_path, _private_copy):
+    digest = hashlib.sha256(artifact.data).hexdigest()
+    for is_shared in (True, False):
         try:
-            path = find(artifact)
+            path = shared_path(artifact) if is_shared else _write_private(digest, ".so", artifact.data)
             with forks.loading:
                 library = ctypes.CDLL(str(path))
         except (OSError, ToolchainError) as problem:
@@ -180,10 +174,6 @@ def _load(artifact: Artifact) -> ctypes.CDLL:
         f"compiled kernel {artifact.key[:12]} cannot be loaded: {problems[0]}",
         fix="remove the cache folder, or set FUSEPLAN_CACHE_DIR to a folder that allows execution",
     ) from problems[0]
-
-
-def _private_copy(artifact: Artifact) -> Path:
-    return _write_private(hashlib.sha256(artifact.data).hexdigest(), ".so", artifact.data)
 
 
 def symbol_address(artifact: Artifact, symbol: str) -> int:
@@ -225,6 +215,7 @@ def _trailer_of(name: str, data: bytes) -> bytes:
 
 
 def _find(key: str, suffix: str) -> tuple[Path, bytes] | None:
+    global _num_hits
     for path in _places(key, suffix):
         try:
             raw = path.read_bytes()
@@ -234,8 +225,8 @@ def _find(key: str, suffix: str) -> tuple[Path, bytes] | None:
         if trailer == _trailer_of(path.name, data):
             with contextlib.suppress(OSError):
                 os.utime(path)  # trimming removes what was used longest ago
+            _num_hits += 1
             return path, data
-        _counts["damaged"] += 1
         logs.once(f"cache-damaged:{path}", f"cache entry {path} is damaged; it is removed and built again")
         with contextlib.suppress(OSError):
             path.unlink()

@@ -97,15 +97,18 @@ def view_of(buffer: Any) -> View:
     )
 
 
-def span_bytes(dim: Sequence[int], stride: Sequence[int], bits: int) -> int:
+def span_bytes(dim: Sequence[int], stride: Sequence[int], bits: int, unit: int = 0) -> int:
     """Bytes from the first element to past the farthest one; 0 for no elements.
 
     Elements before the first one (negative strides) do not count: a kernel never goes there.
+
+    Args:
+        unit: bits that a stride of 1 stands for, 0: those of an element
     """
     if 0 in dim:
         return 0
     last = sum((d - 1) * s for d, s in zip(dim, stride, strict=True) if s > 0)
-    return ((last + 1) * bits + 7) // 8
+    return (last * (unit or bits) + bits + 7) // 8
 
 
 def is_row_major(dim: Sequence[int], stride: Sequence[int]) -> bool:
@@ -139,11 +142,28 @@ def _dense(dim: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(dim[i + 1 :]) for i in range(len(dim)))
 
 
+def _strided(
+    address: int, dim: Sequence[int], steps: Sequence[int], bits: int, dtype: str | None, place: str = "cpu",
+    index: int = 0, **more: Any,
+) -> View:  # fmt: skip
+    """Elements of so many bits, and along each axis so many bits from one to the next."""
+    width = max(1, bits)
+    layout = tuple(dim), tuple(-1 if s % width else s // width for s in steps)
+    nbytes, run = span_bytes(dim, steps, bits, 1), run_length(dim, steps, bits) // 8
+    return View(
+        address, nbytes, dtype, place, index, contiguous=is_row_major(*layout), run_bytes=run, layout=layout, **more
+    )
+
+
+def _bits(stride: Sequence[int], unit: int = 8) -> list[int]:
+    """Strides in bits, from strides in bytes or in elements of `unit` bits."""
+    return [unit * s for s in stride]
+
+
 def _of_torch(t: Any) -> View:
     """A torch tensor, or another object with ``data_ptr()`` and possibly torch's attributes."""
-    if getattr(t, "is_sparse", False) or getattr(t, "is_quantized", False) or str(getattr(t, "layout", "")) not in (
-        "", "torch.strided",
-    ):  # fmt: skip
+    is_plain = str(getattr(t, "layout", "")) in ("", "torch.strided")
+    if not is_plain or getattr(t, "is_sparse", False) or getattr(t, "is_quantized", False):
         raise BindError("a sparse or quantised tensor has no plain memory", fix="pass a dense tensor")
     if callable(getattr(t, "is_neg", None)) and t.is_neg():
         raise BindError("the tensor is a lazily negated view", fix="pass t.resolve_neg()")
@@ -153,17 +173,13 @@ def _of_torch(t: Any) -> View:
     dtype, device = getattr(t, "dtype", None), getattr(t, "device", None)
     if dtype is None or device is None:
         return View(address)
-    view = View(
-        address, None, _api_name(str(dtype).removeprefix("torch.")), str(getattr(device, "type", device)),
-        getattr(device, "index", 0) or 0,
-    )  # fmt: skip
+    name, place = _api_name(str(dtype).removeprefix("torch.")), str(getattr(device, "type", device))
+    index = getattr(device, "index", 0) or 0
     dim, stride = getattr(t, "shape", None), getattr(t, "stride", None)
     if dim is None or not callable(stride) or not hasattr(t, "element_size"):
-        return view
-    layout = tuple(dim), tuple(stride())
-    nbytes = span_bytes(*layout, 8 * t.element_size())
-    run = t.element_size() * run_length(*layout)
-    return view._replace(nbytes=nbytes, contiguous=is_row_major(*layout), run_bytes=run, layout=layout)
+        return View(address, None, name, place, index)
+    bits = 8 * t.element_size()
+    return _strided(address, dim, _bits(stride(), bits), bits, name, place, index)
 
 
 def _api_name(name: str) -> str:
@@ -172,21 +188,8 @@ def _api_name(name: str) -> str:
 
 
 def _of_numpy(a: np.ndarray[Any, Any]) -> View:
-    return View(
-        a.ctypes.data, _span_of_strides(a.shape, a.strides, a.itemsize), _numpy_name(a.dtype), "cpu",
-        readonly=not a.flags.writeable, contiguous=bool(a.flags.c_contiguous),
-        run_bytes=run_length(a.shape, a.strides, a.itemsize), layout=_in_elements(a.shape, a.strides, a.itemsize),
-    )  # fmt: skip
-
-
-def _in_elements(dim: Sequence[int], stride: Sequence[int], itemsize: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Dims and strides in elements, from strides in bytes."""
-    return tuple(dim), tuple(-1 if s % max(1, itemsize) else s // max(1, itemsize) for s in stride)
-
-
-def _span_of_strides(dim: Sequence[int], stride: Sequence[int], itemsize: int) -> int:
-    """`span_bytes` for strides in bytes."""
-    return 0 if 0 in dim else span_bytes(dim, stride, 8) - 1 + itemsize
+    readonly = not a.flags.writeable
+    return _strided(a.ctypes.data, a.shape, _bits(a.strides), 8 * a.itemsize, _numpy_name(a.dtype), readonly=readonly)
 
 
 def _numpy_name(t: np.dtype[Any]) -> str:
@@ -204,20 +207,11 @@ def _of_interface(facts: dict[str, Any], place: str, keep: object = None) -> Vie
             fix="pass an array of a plain number type",
         ) from problem
     dim = tuple(facts["shape"])
-    stride = facts.get("strides") or tuple(dtype.itemsize * s for s in _dense(dim))
-    layout = _in_elements(dim, stride, dtype.itemsize)
-    return View(
-        int(address or 0),
-        _span_of_strides(dim, stride, dtype.itemsize),
-        None if dtype.kind == "V" else _numpy_name(dtype),
-        place,
-        -1 if place == "cuda" else 0,  # this protocol does not name the device
-        readonly=bool(readonly),
-        contiguous=is_row_major(*layout),
-        run_bytes=run_length(dim, stride, dtype.itemsize),
-        keep=keep,
-        layout=layout,
-    )
+    bits = 8 * dtype.itemsize
+    steps = _bits(facts["strides"]) if facts.get("strides") else _bits(_dense(dim), bits)
+    name = None if dtype.kind == "V" else _numpy_name(dtype)
+    index = -1 if place == "cuda" else 0  # this protocol does not name the device
+    return _strided(int(address or 0), dim, steps, bits, name, place, index, readonly=bool(readonly), keep=keep)
 
 
 def _of_python(buffer: Any) -> View:
@@ -230,8 +224,8 @@ def _of_python(buffer: Any) -> View:
     untyped = isinstance(owner, (bytes, bytearray)) and view.format == "B"
     dtype = None if untyped else _format_name(view.format, view.itemsize)
     # a held memoryview keeps a bytearray from moving
-    layout = tuple(view.shape or ()), _dense(tuple(view.shape or ()))
-    return View(raw.ctypes.data, view.nbytes, dtype, "cpu", readonly=view.readonly, keep=view, layout=layout)
+    steps, bits = _bits(view.strides or ()), 8 * view.itemsize
+    return _strided(raw.ctypes.data, view.shape or (), steps, bits, dtype, readonly=view.readonly, keep=view)
 
 
 def _format_name(code: str, itemsize: int) -> str:
@@ -283,19 +277,12 @@ def _of_dlpack(buffer: Any) -> View:
     dim = tuple(tensor.shape[i] for i in range(tensor.ndim))
     stride = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else _dense(dim)
     bits = tensor.bits * tensor.lanes
+    address = (tensor.data or 0) + tensor.byte_offset
     name = _DL_NAMES.get((tensor.code, tensor.bits), "") if tensor.lanes == 1 else ""
-    return View(
-        (tensor.data or 0) + tensor.byte_offset,
-        span_bytes(dim, stride, bits),
-        name or f"dlpack({tensor.code}, {tensor.bits}, {tensor.lanes})",
-        _DL_PLACES.get(tensor.device_type, f"dlpack device {tensor.device_type}"),
-        tensor.device_id,
-        readonly=readonly,
-        contiguous=is_row_major(dim, stride),
-        run_bytes=bits * run_length(dim, stride) // 8,
-        keep=capsule,
-        layout=(dim, stride),
-    )
+    name = name or f"dlpack({tensor.code}, {tensor.bits}, {tensor.lanes})"
+    place = _DL_PLACES.get(tensor.device_type, f"dlpack device {tensor.device_type}")
+    steps = _bits(stride, bits)
+    return _strided(address, dim, steps, bits, name, place, tensor.device_id, readonly=readonly, keep=capsule)
 
 
 def encode_scalar(value: float | int | bool, t: DType) -> bytes:

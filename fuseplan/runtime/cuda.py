@@ -14,15 +14,9 @@ from fuseplan.errors import DeviceError
 from fuseplan.runtime import forks
 
 _ATTRIBUTES = {  # numbers of CUdevice_attribute
-    "clock_khz": 13,
-    "sm_count": 16,
-    "memory_clock_khz": 36,
-    "bus_bits": 37,
-    "l2_bytes": 38,
-    "major": 75,
-    "minor": 76,
+    "clock_khz": 13, "sm_count": 16, "memory_clock_khz": 36, "bus_bits": 37, "l2_bytes": 38, "major": 75, "minor": 76,
     "shared_bytes": 97,
-}
+}  # fmt: skip
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _SHARED_WITHOUT_ASKING = 48 << 10
 _ADVICE = {
@@ -47,13 +41,9 @@ class LaunchConfig(ctypes.Structure):
     """CUlaunchConfig."""
 
     _fields_ = [
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.c_void_p),
-        ("num_attributes", ctypes.c_uint),
-    ]
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("num_attributes", ctypes.c_uint),
+    ]  # fmt: skip
 
 
 class LaunchAttribute(ctypes.Structure):
@@ -209,8 +199,7 @@ def load_cubin(data: bytes, symbol: str, shared_bytes: int = 0, device_index: in
 
 
 def _load(d: Driver, data: bytes, symbol: str) -> int:
-    library, kernel, function = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-    null = ctypes.c_void_p()
+    library, kernel, function, null = (ctypes.c_void_p() for _ in range(4))
     d.call("cuLibraryLoadData", ctypes.byref(library), data, null, null, 0, null, null, 0)
     try:
         d.call("cuLibraryGetKernel", ctypes.byref(kernel), library, symbol.encode())
@@ -223,14 +212,9 @@ def _load(d: Driver, data: bytes, symbol: str) -> int:
 
 
 def launch(
-    function: int,
-    grid: Sequence[int],
-    block: Sequence[int],
-    shared_bytes: int,
-    stream: int,
-    params: Sequence[int],
+    function: int, grid: Sequence[int], block: Sequence[int], shared_bytes: int, stream: int, params: Sequence[int],
     attributes: Sequence[tuple[int, ...]] = (),
-) -> None:
+) -> None:  # fmt: skip
     """Launch a kernel on the current context; `params` are addresses of its arguments in host memory."""
     listed = (LaunchAttribute * len(attributes))(
         *(LaunchAttribute(number, 0, (ctypes.c_uint * 16)(*values)) for number, *values in attributes)

@@ -68,16 +68,10 @@ _KNOWN = frozenset((*_V4, *_BEYOND_TIERS, *_ON_REQUEST, *_ARM))
 
 # table: GB/s of a copy and GFLOP/s in float32, by a part of the GPU's name; first match wins
 _GPU_RATES: tuple[tuple[str, float, float], ...] = (
-    ("B200", 7000.0, 75000.0),
-    ("GH200", 3600.0, 60000.0),
-    ("H200", 4200.0, 60000.0),
-    ("H100", 3000.0, 60000.0),
-    ("A100", 1500.0, 19000.0),
-    ("L40", 800.0, 80000.0),
-    ("L4", 280.0, 28000.0),
-    ("T4", 270.0, 8000.0),
+    ("B200", 7000.0, 75000.0), ("GH200", 3600.0, 60000.0), ("H200", 4200.0, 60000.0), ("H100", 3000.0, 60000.0),
+    ("A100", 1500.0, 19000.0), ("L40", 800.0, 80000.0), ("L4", 280.0, 28000.0), ("T4", 270.0, 8000.0),
     ("V100", 800.0, 15000.0),
-)
+)  # fmt: skip
 
 
 @functools.cache
@@ -89,15 +83,10 @@ def cpu_device() -> Device:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     lanes = 16 if "avx512f" in features else 8 if "avx2" in features else 4
     return Device(
-        kind="cpu",
-        name=model or platform.processor() or platform.machine(),
-        arch=arch,
-        features=features,
-        sm_count=cores,
-        l2_bytes=_last_level_cache(),
-        memory_gbps=min(12.0 * cores, 300.0),
+        kind="cpu", name=model or platform.processor() or platform.machine(), arch=arch, features=features,
+        sm_count=cores, l2_bytes=_last_level_cache(), memory_gbps=min(12.0 * cores, 300.0),
         peak_gflops=cores * 2.5 * lanes * 4,  # two FMA units at 2.5 GHz
-    )
+    )  # fmt: skip
 
 
 @functools.cache

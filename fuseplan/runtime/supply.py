@@ -49,8 +49,8 @@ def find(origin: str, label: str) -> Artifact | None:
     return files[origin]
 
 
-def origin_of(*parts: str) -> str:
-    """Digest of what a file is compiled from."""
+def digest_of(*parts: str) -> str:
+    """Digest of texts in order, for instance of what a file is compiled from."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(f"{len(part)}:{part}".encode())

@@ -115,14 +115,9 @@ def python_headers() -> str:
 
 
 def compile_shared(
-    source: str,
-    flags: tuple[str, ...] = (),
-    *,
-    march: str = "native",
-    features: Sequence[str] | None = None,
-    label: str = "kernel",
-    symbol: str = "",
-) -> Artifact:
+    source: str, flags: tuple[str, ...] = (), *, march: str = "native", features: Sequence[str] = (),
+    label: str = "kernel", symbol: str = "",
+) -> Artifact:  # fmt: skip
     """Compile C source to a shared object, or take it from the cache.
 
     Args:
@@ -135,17 +130,19 @@ def compile_shared(
         ToolchainError: no compiler, or it failed (the source is kept and its path is in the message), or what it made
             does not load
     """
-    origin = supply.origin_of(_COMMENT.sub("", source), *KERNEL_FLAGS, *flags)
+    origin = supply.digest_of(_COMMENT.sub("", source), *KERNEL_FLAGS, *flags)
     given = supply.find(origin, label)
     if given is not None:
         return given
-    compiler, target = find_compiler(), _target_flag(march)
-    arch = _arch_of(march, features)
+    compiler = find_compiler()
+    target = "-mcpu=native" if march == "native" and not is_x86() else f"-march={march}"
+    base = native_features() if march == "native" else TIERS.get(march, ())
+    arch = arch_name({*base, *features})
     for flag in flags:
         if flag in _VALUE_CHANGING:
             raise ToolchainError(f"flag {flag} changes values and is not allowed", fix="leave it out")
-    command = (compiler.path, *KERNEL_FLAGS, *target, *flags)
-    key = _key(source, compiler.version, *command[1:], arch)
+    command = (compiler.path, *KERNEL_FLAGS, target, *flags)
+    key = supply.digest_of(source, compiler.version, *command[1:], arch)
 
     fresh: list[Path] = []
 
@@ -226,25 +223,6 @@ def _failed(command: tuple[str, ...], source: str, label: str, how: str, stderr:
         asked=" ".join((*command, kept, "-lm")),
         fix="the source is kept at the path above; if it is one of ours, this is a bug of fuseplan to report",
     )
-
-
-def _key(*parts: str) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(f"{len(part)}:".encode())
-        digest.update(part.encode())
-    return digest.hexdigest()
-
-
-def _target_flag(march: str) -> tuple[str, ...]:
-    if march == "native" and not is_x86():
-        return ("-mcpu=native",)
-    return (f"-march={march}",)
-
-
-def _arch_of(march: str, features: Sequence[str] | None) -> str:
-    base = native_features() if march == "native" else TIERS.get(march, ())
-    return arch_name({*base, *(features or ())})
 
 
 def _identified_at(path: str) -> Compiler | ToolchainError:

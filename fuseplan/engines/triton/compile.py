@@ -65,7 +65,7 @@ class Compilation:
     @forks.cached_property
     def origin(self) -> str:
         """Digest of the compilation alone."""
-        return supply.origin_of(json.dumps([_FORMAT, asdict(self)], sort_keys=True))
+        return supply.digest_of(json.dumps([_FORMAT, asdict(self)], sort_keys=True))
 
     @forks.cached_property
     def key(self) -> str:
