@@ -40,7 +40,9 @@ class MergedAxis:
 
 def effective_stride(operand: Operand) -> tuple[int, ...]:
     """Strides with 0 where the extent is 1, so that broadcast axes do not move."""
-    return tuple([s if d != 1 else 0 for d, s in zip(operand.dim, operand.stride, strict=True)])
+    return tuple(
+        [s if d != 1 else 0 for d, s in zip(operand.dim, operand.stride, strict=True)]
+    )
 
 
 def reduced_axes(region: Region, value: int) -> tuple[int, ...]:
@@ -61,12 +63,16 @@ def element_operands(region: Region) -> list[Operand]:
     return kept + [region.operands[operand] for _, operand in region.stores]
 
 
-def separate(domain: Sequence[int], axes: Iterable[int], keep: Sequence[int] = ()) -> list[MergedAxis]:
+def separate(
+    domain: Sequence[int], axes: Iterable[int], keep: Sequence[int] = ()
+) -> list[MergedAxis]:
     """Each axis on its own in the order given, without those of extent 1 unless they are in `keep`."""
     return [MergedAxis((a,), domain[a]) for a in axes if domain[a] != 1 or a in keep]
 
 
-def memory_order(region: Region, axes: Sequence[int], operands: Sequence[Operand]) -> list[int]:
+def memory_order(
+    region: Region, axes: Sequence[int], operands: Sequence[Operand]
+) -> list[int]:
     """Axes from slow to fast as the operand lies that moves most data over them.
 
     A kernel shared by all extents asks for the operand that moves along most axes. Axes that it repeats come first.
@@ -84,7 +90,9 @@ def memory_order(region: Region, axes: Sequence[int], operands: Sequence[Operand
     return sorted(axes, key=lambda a: -guide[a] if guide[a] else float("-inf"))
 
 
-def merge(region: Region, axes: Iterable[int], operands: Sequence[Operand] | None = None) -> tuple[MergedAxis, ...]:
+def merge(
+    region: Region, axes: Iterable[int], operands: Sequence[Operand] | None = None
+) -> tuple[MergedAxis, ...]:
     """Axes of the domain, given from slow to fast, merged with their neighbours; those of extent 1 vanish.
 
     Args:
@@ -97,7 +105,11 @@ def merge(region: Region, axes: Iterable[int], operands: Sequence[Operand] | Non
     for axis in axes:
         if domain[axis] == 1:
             continue
-        if groups and not apart & {axis, groups[-1][-1]} and _can_merge(region, walked, groups[-1][-1], axis):
+        if (
+            groups
+            and not apart & {axis, groups[-1][-1]}
+            and _can_merge(region, walked, groups[-1][-1], axis)
+        ):
             groups[-1].append(axis)
         else:
             groups.append([axis])
@@ -106,7 +118,9 @@ def merge(region: Region, axes: Iterable[int], operands: Sequence[Operand] | Non
     return tuple([MergedAxis(tuple(g), prod([domain[a] for a in g])) for g in groups])
 
 
-def merge_in_memory_order(region: Region, axes: Iterable[int]) -> tuple[MergedAxis, ...]:
+def merge_in_memory_order(
+    region: Region, axes: Iterable[int]
+) -> tuple[MergedAxis, ...]:
     """Axes ordered and merged by the operands that are read or written element by element."""
     operands = element_operands(region)
     real = [a for a in axes if region.domain[a] != 1]
@@ -116,10 +130,15 @@ def merge_in_memory_order(region: Region, axes: Iterable[int]) -> tuple[MergedAx
 def _merged_at_launch(axes: Sequence[int], domain: Sequence[int]) -> list[MergedAxis]:
     """One per axis, all but the fastest with one iteration."""
     slow = [MergedAxis((a,), domain[a], 1) for a in axes[:-1]]
-    return [*slow, MergedAxis((axes[-1],), domain[axes[-1]], prod([domain[a] for a in axes]))]
+    return [
+        *slow,
+        MergedAxis((axes[-1],), domain[axes[-1]], prod([domain[a] for a in axes])),
+    ]
 
 
-def _can_merge(region: Region, operands: Sequence[Operand], slow: int, fast: int) -> bool:
+def _can_merge(
+    region: Region, operands: Sequence[Operand], slow: int, fast: int
+) -> bool:
     """Whether every operand and value walks two neighbouring axes as one."""
     if any((v.dim[slow] == 1) != (v.dim[fast] == 1) for v in region.values):
         return False

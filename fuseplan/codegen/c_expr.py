@@ -70,7 +70,21 @@ def _table(kind: str) -> dict[str, str]:
 EXPRESSIONS = {kind: _table(kind) for kind in _WORDS}
 
 # ops whose result in a half type needs no rounding, because it is one of the arguments, 0, 1 or whole
-_EXACT = frozenset({"neg", "abs", "max", "min", "floor", "ceil", "select", "not_", "and_", "or_", *_COMPARISONS})
+_EXACT = frozenset(
+    {
+        "neg",
+        "abs",
+        "max",
+        "min",
+        "floor",
+        "ceil",
+        "select",
+        "not_",
+        "and_",
+        "or_",
+        *_COMPARISONS,
+    }
+)
 _NARROW = {"INT8": "int8", "UINT8": "uint8", "INT32": "int32", "INT64": "int64"}
 _SMALL = frozenset({"INT8", "UINT8", "BOOLEAN"})
 
@@ -102,16 +116,32 @@ def _accumulators(kind: str) -> dict[str, Accumulator]:
         return {
             "add": Accumulator("double", DOUBLE, "0.0", "{a} + (double){x}", "+"),
             "mul": Accumulator("double", DOUBLE, "1.0", "{a} * (double){x}", "*"),
-            "max": Accumulator(ctype, own, "-INFINITY", f"max_{kind}({{x}}, {{a}})", f"reduce_max_{kind}"),
-            "min": Accumulator(ctype, own, "INFINITY", f"min_{kind}({{x}}, {{a}})", f"reduce_min_{kind}"),
+            "max": Accumulator(
+                ctype,
+                own,
+                "-INFINITY",
+                f"max_{kind}({{x}}, {{a}})",
+                f"reduce_max_{kind}",
+            ),
+            "min": Accumulator(
+                ctype,
+                own,
+                "INFINITY",
+                f"min_{kind}({{x}}, {{a}})",
+                f"reduce_min_{kind}",
+            ),
         }
     own, words = KIND_TYPE[kind], _WORDS[kind]
     signed, unsigned, limit = words["T"], words["U"], own.name
     return {
         "add": Accumulator(unsigned, own, "0", f"{{a}} + ({unsigned}){{x}}", "+"),
         "mul": Accumulator(unsigned, own, "1", f"{{a}} * ({unsigned}){{x}}", "*"),
-        "max": Accumulator(signed, own, f"{limit}_MIN", f"max_{kind}({{x}}, {{a}})", "max"),
-        "min": Accumulator(signed, own, f"{limit}_MAX", f"min_{kind}({{x}}, {{a}})", "min"),
+        "max": Accumulator(
+            signed, own, f"{limit}_MIN", f"max_{kind}({{x}}, {{a}})", "max"
+        ),
+        "min": Accumulator(
+            signed, own, f"{limit}_MAX", f"min_{kind}({{x}}, {{a}})", "min"
+        ),
     }
 
 
@@ -121,8 +151,12 @@ ACCUMULATORS = {kind: _accumulators(kind) for kind in _WORDS}
 MAIN_LOOP = {
     "f32": Accumulator("float", FLOAT, "0", "MADD_F32({x}, {y}, {a})", "+"),
     "f64": Accumulator("double", DOUBLE, "0", "MADD_F64({x}, {y}, {a})", "+"),
-    "i32": Accumulator("uint32_t", INT32, "0", "{a} + (uint32_t){x} * (uint32_t){y}", "+"),
-    "i64": Accumulator("uint64_t", INT64, "0", "{a} + (uint64_t){x} * (uint64_t){y}", "+"),
+    "i32": Accumulator(
+        "uint32_t", INT32, "0", "{a} + (uint32_t){x} * (uint32_t){y}", "+"
+    ),
+    "i64": Accumulator(
+        "uint64_t", INT64, "0", "{a} + (uint64_t){x} * (uint64_t){y}", "+"
+    ),
 }
 
 
@@ -139,11 +173,15 @@ def convert(text: str, source: DType, target: DType) -> str:
         return f"half_round({_odd(text, source) if source is DOUBLE else _as_float(text, source)})"
     if target is BFLOAT16:
         exact = source.is_float and source is not DOUBLE or source.name in _SMALL
-        return f"bfloat_round({_as_float(text, source) if exact else _odd(text, source)})"
+        return (
+            f"bfloat_round({_as_float(text, source) if exact else _odd(text, source)})"
+        )
     if target is BOOLEAN:
         return f"(uint8_t)({text} != 0)"
     if source.is_float:
-        return f"{_NARROW[name]}_from({text if source is DOUBLE else '(double)' + text})"
+        return (
+            f"{_NARROW[name]}_from({text if source is DOUBLE else '(double)' + text})"
+        )
     if source is BOOLEAN or (source.bits < target.bits and target.kind == "int"):
         return f"({CARRIER[name]}){text}"
     return f"{_NARROW[name]}_clamp({text})"
@@ -155,7 +193,13 @@ def _as_float(text: str, source: DType) -> str:
 
 def _odd(text: str, source: DType) -> str:
     """A float that a second rounding, to a half type, sees as the exact value."""
-    wide = f"double_odd({text})" if source is INT64 else text if source is DOUBLE else f"(double){text}"
+    wide = (
+        f"double_odd({text})"
+        if source is INT64
+        else text
+        if source is DOUBLE
+        else f"(double){text}"
+    )
     return f"float_odd({wide})"
 
 
@@ -189,13 +233,17 @@ def argument(text: str, source: DType, compute: DType) -> str:
     """An argument converted to the compute type, in the carrier of its kind, as an operand of any operator."""
     if source is compute and compute.bits >= 32:
         return text
-    return convert(convert(text, source, compute), compute, KIND_TYPE[KIND[compute.name]])
+    return convert(
+        convert(text, source, compute), compute, KIND_TYPE[KIND[compute.name]]
+    )
 
 
 def result(text: str, compute: DType, dtype: DType) -> str:
     """A result of `evaluate`, in the carrier of the compute type's kind, rounded to `dtype`."""
     kind = compute if compute in (HALF, BFLOAT16) else KIND_TYPE[KIND[compute.name]]
-    return convert(text if dtype is kind or " " not in text else f"({text})", kind, dtype)
+    return convert(
+        text if dtype is kind or " " not in text else f"({text})", kind, dtype
+    )
 
 
 def accumulated(text: str, acc: Accumulator, compute: DType, dtype: DType) -> str:
@@ -203,7 +251,9 @@ def accumulated(text: str, acc: Accumulator, compute: DType, dtype: DType) -> st
     if acc.ctype[0] == "u":
         text = f"({CARRIER[acc.dtype.name]}){text}"
     if compute not in (FLOAT, HALF, BFLOAT16, DOUBLE):
-        return convert(text, acc.dtype, dtype)  # integer accumulators are as wide as their kind
+        return convert(
+            text, acc.dtype, dtype
+        )  # integer accumulators are as wide as their kind
     return convert(convert(text, acc.dtype, compute), compute, dtype)
 
 
@@ -232,7 +282,9 @@ def _decimal(value: float) -> str:
 def _fits_float(value: float) -> bool:
     """Few enough digits that the decimal text and the double round to the same float."""
     mantissa, _ = math.frexp(value)
-    return mantissa * 2**24 == int(mantissa * 2**24) and (value == 0 or 1e-37 < abs(value) < 3e38)
+    return mantissa * 2**24 == int(mantissa * 2**24) and (
+        value == 0 or 1e-37 < abs(value) < 3e38
+    )
 
 
 def _whole(value: float | int | bool, dtype: DType) -> int:

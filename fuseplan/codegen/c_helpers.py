@@ -159,7 +159,9 @@ HELPERS: dict[str, str] = {
 
 _NAME = re.compile(r"\b(?:" + "|".join(HELPERS) + r")\b")
 _ORDER = {name: k for k, name in enumerate(HELPERS)}
-_CALLS = {name: frozenset(_NAME.findall(text)) - {name} for name, text in HELPERS.items()}
+_CALLS = {
+    name: frozenset(_NAME.findall(text)) - {name} for name, text in HELPERS.items()
+}
 _HEADERS = "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n"
 
 
@@ -173,5 +175,9 @@ def prelude(body: str) -> str:
             pending.append(name)
     if "float_of" in found:  # the two live in one text
         found.add("bits_of")
-    named = ["\n" + HELPERS[n] + "\n" for n in sorted(found, key=_ORDER.__getitem__) if HELPERS[n]]
+    named = [
+        "\n" + HELPERS[n] + "\n"
+        for n in sorted(found, key=_ORDER.__getitem__)
+        if HELPERS[n]
+    ]
     return "".join([_HEADERS, "\n", team.header(), *named])

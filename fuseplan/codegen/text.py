@@ -22,13 +22,24 @@ def print_graph(graph: Graph) -> str:
     names = {uid: f"%{uid}" for uid in graph.tensors}
     for uid in graph.input_uids:
         t = graph.tensors[uid]
-        packed = "" if t.ragged is None else f" sequences from %{t.ragged.offsets} times {t.ragged.multiplier}"
-        lines.append(f"  {names[uid]} = input {t.name!r} {type_name(t.dtype, t.dim)} stride {list(t.stride)}{packed}")
+        packed = (
+            ""
+            if t.ragged is None
+            else f" sequences from %{t.ragged.offsets} times {t.ragged.multiplier}"
+        )
+        lines.append(
+            f"  {names[uid]} = input {t.name!r} {type_name(t.dtype, t.dim)} stride {list(t.stride)}{packed}"
+        )
     for n in graph.nodes:
-        outs = ", ".join(f"{names[u]}: {type_name(graph.tensors[u].dtype, graph.tensors[u].dim)}" for _, u in n.outputs)
+        outs = ", ".join(
+            f"{names[u]}: {type_name(graph.tensors[u].dtype, graph.tensors[u].dim)}"
+            for _, u in n.outputs
+        )
         ins = ", ".join(f"{p}={names[u]}" for p, u in n.inputs)
         attrs = "".join(f", {k}={v}" for k, v in n.attrs if v is not None)
-        lines.append(f"  {outs} = {n.op}({ins}{attrs})  # node {n.index} {n.name!r}, computed in {n.compute.name}")
+        lines.append(
+            f"  {outs} = {n.op}({ins}{attrs})  # node {n.index} {n.name!r}, computed in {n.compute.name}"
+        )
         if n.body is not None:
             lines += ["    " + line for line in print_graph(n.body).splitlines()]
     shown = [graph.tensors[u].name for u in graph.output_uids]

@@ -43,7 +43,9 @@ SIGNATURE_TYPES: dict[DType, str] = {
 FP8_TYPES = frozenset({FP8_E4M3, FP8_E5M2})
 
 #: Types in which a primitive may be computed.
-COMPUTE_TYPES = frozenset({FLOAT, DOUBLE, HALF, BFLOAT16, INT32, INT64, INT8, UINT8, BOOLEAN})
+COMPUTE_TYPES = frozenset(
+    {FLOAT, DOUBLE, HALF, BFLOAT16, INT32, INT64, INT8, UINT8, BOOLEAN}
+)
 
 # table: primitives on a float work type; {t} is "32" or "64"
 FLOAT_EXPRESSIONS: dict[str, str] = {
@@ -86,7 +88,14 @@ INTEGER_EXPRESSIONS: dict[str, str] = {
 }
 
 # table: results are tl.int1
-COMPARISONS: dict[str, str] = {"eq": "==", "ne": "!=", "gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+COMPARISONS: dict[str, str] = {
+    "eq": "==",
+    "ne": "!=",
+    "gt": ">",
+    "ge": ">=",
+    "lt": "<",
+    "le": "<=",
+}
 
 _INT_RANGE: dict[DType, tuple[int, int]] = {
     INT8: (-128, 127), UINT8: (0, 255), INT32: (-(2**31), 2**31 - 1), INT64: (-(2**63), 2**63 - 1)
@@ -106,7 +115,11 @@ def expression_gap(op: str, compute: DType) -> str:
         return f"compute type {compute} of '{op}' has no Triton arithmetic here"
     if op in ("cast", "select", "not_", "and_", "or_") or op in COMPARISONS:
         return ""
-    known = op in FLOAT_EXPRESSIONS or op in PRECISE_32 if compute.is_float else op in INTEGER_EXPRESSIONS
+    known = (
+        op in FLOAT_EXPRESSIONS or op in PRECISE_32
+        if compute.is_float
+        else op in INTEGER_EXPRESSIONS
+    )
     return "" if known else f"'{op}' in compute type {compute} has no Triton expression"
 
 
@@ -132,7 +145,11 @@ def coerce(x: str, source: DType, target: DType) -> str:
         # a narrow type clips at `high` itself, which is exact too.
         high_float = float(high) if high < 2**24 else float(high + 1)
         rounded = f"saturate_float({wide}, {work}, {low}, {high}, {float(low)!r}, {high_float!r})"
-        return rounded if VALUE_TYPES[target] == work else f"{rounded}.to({VALUE_TYPES[target]})"
+        return (
+            rounded
+            if VALUE_TYPES[target] == work
+            else f"{rounded}.to({VALUE_TYPES[target]})"
+        )
     source_low, source_high = _INT_RANGE[source]
     if low <= source_low and high >= source_high:
         return f"{x}.to({VALUE_TYPES[target]})"
@@ -163,7 +180,10 @@ def primitive(op: str, args: list[str], compute: DType) -> tuple[str, DType]:
     if op == "not_":
         return f"({args[0]} == 0)", BOOLEAN
     if op in ("and_", "or_"):
-        return f"(({args[0]} != 0) {'&' if op == 'and_' else '|'} ({args[1]} != 0))", BOOLEAN
+        return (
+            f"(({args[0]} != 0) {'&' if op == 'and_' else '|'} ({args[1]} != 0))",
+            BOOLEAN,
+        )
     if op == "select":
         return f"tl.where(({args[0]} != 0), {args[1]}, {args[2]})", work
     if op == "cast":
@@ -180,7 +200,11 @@ def literal(value: bool | int | float, dtype: DType) -> str:
         return f"tl.full((), {int(bool(value))}, tl.int1)"
     if not dtype.is_float:
         low, high = _INT_RANGE[dtype]
-        whole = 0 if isinstance(value, float) and math.isnan(value) else round(max(low, min(high, value)))
+        whole = (
+            0
+            if isinstance(value, float) and math.isnan(value)
+            else round(max(low, min(high, value)))
+        )
         return f"tl.full((), {whole}, {VALUE_TYPES[dtype]})"
     if dtype in FP8_TYPES:
         return coerce(literal(value, FLOAT), FLOAT, dtype)
@@ -217,4 +241,8 @@ def fold(mode: str, x: str, axis: str, work: DType) -> str:
         return f"tl.sum({x}, {axis}, keep_dims=True)"
     if mode == "mul":
         return f"tl.reduce({x}, {axis}, multiply, keep_dims=True)"
-    return f"fold_{mode}({x}, {axis})" if work.is_float else f"tl.{mode}({x}, {axis}, keep_dims=True)"
+    return (
+        f"fold_{mode}({x}, {axis})"
+        if work.is_float
+        else f"tl.{mode}({x}, {axis}, keep_dims=True)"
+    )

@@ -7,7 +7,13 @@ from contextlib import contextmanager
 
 from fuseplan.ir.region import Operand, Region, Role, Value
 
-_PREFIX = {Role.IN: "x", Role.SCALAR: "c", Role.OUT: "y", Role.INOUT: "y", Role.SCRATCH: "s"}
+_PREFIX = {
+    Role.IN: "x",
+    Role.SCALAR: "c",
+    Role.OUT: "y",
+    Role.INOUT: "y",
+    Role.SCRATCH: "s",
+}
 
 
 class LineWriter:
@@ -72,14 +78,19 @@ def node_numbers(values: Sequence[Value]) -> tuple[int, ...]:
 def region_summary(region: Region) -> list[str]:
     """The region in canonical names, one line per operand and value, for the header of shown source."""
     names = operand_names(region.operands)
-    lines = [f"{name}: {_shown(o, names)}" for name, o in zip(names, region.operands, strict=True)]
+    lines = [
+        f"{name}: {_shown(o, names)}"
+        for name, o in zip(names, region.operands, strict=True)
+    ]
     numbers = node_numbers(region.values)
     for i, v in enumerate(region.values):
         args = [f"v{a}" for a in v.args] + [f"{key}={value}" for key, value in v.attrs]
         if i in region.operand_of:
             args.append(names[region.operand_of[i]])
         where = f"  (node {numbers[i]})" if numbers[i] >= 0 else ""
-        lines.append(f"v{i} = {v.op}({', '.join(args)}): {v.dtype} {list(v.dim)}{where}")
+        lines.append(
+            f"v{i} = {v.op}({', '.join(args)}): {v.dtype} {list(v.dim)}{where}"
+        )
         if v.body is not None:
             lines += ["  " + line for line in region_summary(v.body)]
     lines += [f"{names[operand]} = v{value}" for value, operand in region.stores]

@@ -136,7 +136,9 @@ def _decompose(graph: Graph, node: Node, rank: int) -> Fragment:
     for name, (_, uid) in zip(_port_names(node), node.inputs, strict=True):
         spec = graph.tensors[uid]
         args[name] = len(values)
-        values.append(Value("load", (), pad_dim(spec.dim, rank), spec.dtype, spec.dtype))
+        values.append(
+            Value("load", (), pad_dim(spec.dim, rank), spec.dtype, spec.dtype)
+        )
     builder = FragmentBuilder(node.compute, values, rank)
     made = schema_of(node.op).decompose(builder, NodeView(node, graph), args)
     results: list[tuple[str, int]] = []
@@ -144,17 +146,39 @@ def _decompose(graph: Graph, node: Node, rank: int) -> Fragment:
         spec = graph.tensors[uid]
         dim = pad_dim(spec.dim, rank)
         value = made[port]
-        if values[value].dtype is not spec.dtype or values[value].dim != dim or value < len(args):
+        if (
+            values[value].dtype is not spec.dtype
+            or values[value].dim != dim
+            or value < len(args)
+        ):
             is_shared = sum(v == value for v in made.values()) > 1
-            value = _round_to(values, value, dim, spec.dtype, node, first=len(values) if is_shared else len(args))
+            value = _round_to(
+                values,
+                value,
+                dim,
+                spec.dtype,
+                node,
+                first=len(values) if is_shared else len(args),
+            )
         results.append((port, value))
     return Fragment(tuple(values), len(args), tuple(results))
 
 
-def _round_to(values: list[Value], value: int, dim: tuple[int, ...], dtype: DType, node: Node, first: int) -> int:
+def _round_to(
+    values: list[Value],
+    value: int,
+    dim: tuple[int, ...],
+    dtype: DType,
+    node: Node,
+    first: int,
+) -> int:
     """Round in place where only this result reads the value, else through a cast."""
     last = values[value]
-    is_own = first <= value and last.op != "const" and not any(value in v.args for v in values[value + 1 :])
+    is_own = (
+        first <= value
+        and last.op != "const"
+        and not any(value in v.args for v in values[value + 1 :])
+    )
     if is_own and last.dim == dim and last.dtype is node.compute:
         values[value] = replace(last, dtype=dtype)
         return value
@@ -176,7 +200,11 @@ def _traits(graph: Graph, node: Node, fragment: Fragment) -> Traits:
             domain = _larger(domain, values[v.args[0]].dim)
         from_reduce[i] = v.op == "reduce" or any(from_reduce[a] for a in v.args)
     for i, v in enumerate(values):
-        if v.op not in ("reduce", "load") and from_reduce[i] and any(v.dim[a] > 1 for a in axes if -a <= len(v.dim)):
+        if (
+            v.op not in ("reduce", "load")
+            and from_reduce[i]
+            and any(v.dim[a] > 1 for a in axes if -a <= len(v.dim))
+        ):
             reuses = True
     for _, i in fragment.results:
         domain = _larger(domain, values[i].dim)
@@ -193,7 +221,9 @@ def _feeds(fragment: Fragment) -> tuple[frozenset[str], ...]:
     """For each placeholder the anchor arguments that stand between it and every result."""
     values = fragment.values
     direct = {i for _, i in fragment.results}
-    found: list[frozenset[str] | None] = [None] * len(values)  # None: reaches a result in another way, or nothing
+    found: list[frozenset[str] | None] = [None] * len(
+        values
+    )  # None: reaches a result in another way, or nothing
     users: list[list[tuple[int, int]]] = [[] for _ in values]
     for i, v in enumerate(values):
         for k, a in enumerate(v.args):
@@ -217,7 +247,10 @@ def _feeds(fragment: Fragment) -> tuple[frozenset[str], ...]:
 
 def _larger(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     rank = max(len(a), len(b))
-    return tuple(max(x, y) for x, y in zip(pad_dim(tuple(a), rank), pad_dim(tuple(b), rank), strict=True))
+    return tuple(
+        max(x, y)
+        for x, y in zip(pad_dim(tuple(a), rank), pad_dim(tuple(b), rank), strict=True)
+    )
 
 
 def strip(dim: tuple[int, ...]) -> tuple[int, ...]:

@@ -19,14 +19,20 @@ class _Draft:
     operands: list[Operand] = field(default_factory=list)
     loads: list[tuple[int, int]] = field(default_factory=list)  # (value, operand)
     made: dict[int, int] = field(default_factory=dict)  # uid -> value
-    starts: dict[int, int] = field(default_factory=dict)  # uid of the starts of sequences -> operand
+    starts: dict[int, int] = field(
+        default_factory=dict
+    )  # uid of the starts of sequences -> operand
 
 
 def fuse(graph: Graph, nodes: Sequence[int], cache: FragmentCache) -> Region:
     """The region of these nodes; results that leave the group are stored."""
     members = set(nodes)
     chosen = [graph.nodes[i] for i in nodes]
-    computed = [n for n in chosen if n.outputs[0][1] not in cache.windows] if cache.windows else chosen
+    computed = (
+        [n for n in chosen if n.outputs[0][1] not in cache.windows]
+        if cache.windows
+        else chosen
+    )
     exposed = exposed_uids(graph, computed, members)
     draft = _Draft(max(natural_rank(graph, n) for n in computed))
     cost = Cost()
@@ -37,7 +43,9 @@ def fuse(graph: Graph, nodes: Sequence[int], cache: FragmentCache) -> Region:
     operands = [*draft.operands, *(operand for _, operand in stored)]
     stores = [(value, len(draft.operands) + k) for k, (value, _) in enumerate(stored)]
     swept = _sweep(draft.values, operands, draft.loads, stores)
-    return Region(graph.slice(nodes, exposed), *swept, Cost(cost.flops, *_traffic(swept[1])))
+    return Region(
+        graph.slice(nodes, exposed), *swept, Cost(cost.flops, *_traffic(swept[1]))
+    )
 
 
 def exposed_uids(graph: Graph, chosen: Sequence[Node], members: set[int]) -> list[int]:
@@ -65,7 +73,9 @@ def _append(draft: _Draft, graph: Graph, node: Node, cache: FragmentCache) -> No
         index.append(len(values))
         args = tuple([index[a] for a in v.args])
         inside = body if v.op in ANCHORS else None
-        values.append(Value(v.op, args, v.dim, v.dtype, v.compute, v.attrs, node.index, inside))
+        values.append(
+            Value(v.op, args, v.dim, v.dtype, v.compute, v.attrs, node.index, inside)
+        )
     by_port = dict(fragment.results)
     for port, uid in node.outputs:
         draft.made[uid] = index[by_port[port]]
@@ -75,7 +85,10 @@ def _body(node: Node, body: Graph) -> Region:
     """What an anchor applies inside: operands that it hands in come first, then those from outside in port order."""
     region = fuse(body, range(len(body.nodes)), FragmentCache(body))
     place = {uid: k for k, (_, uid) in enumerate(node.inputs)}
-    order = sorted(range(len(region.operands)), key=lambda k: _rank_in_body(region.operands[k], place, k))
+    order = sorted(
+        range(len(region.operands)),
+        key=lambda k: _rank_in_body(region.operands[k], place, k),
+    )
     moved = {old: new for new, old in enumerate(order)}
     return replace(
         region, operands=tuple(region.operands[k] for k in order),
@@ -89,16 +102,29 @@ def _rank_in_body(operand: Operand, place: dict[int, int], k: int) -> tuple[int,
     return (1, place[operand.uid]) if operand.uid in place else (0, k)
 
 
-def _load(draft: _Draft, graph: Graph, uid: int, placeholder: Value, cache: FragmentCache) -> None:
+def _load(
+    draft: _Draft, graph: Graph, uid: int, placeholder: Value, cache: FragmentCache
+) -> None:
     spec = graph.tensors[uid]
     if spec.value is not None and spec.is_constant:
-        value = Value("const", (), placeholder.dim, spec.dtype, spec.dtype, (("value", spec.value),))
+        value = Value(
+            "const",
+            (),
+            placeholder.dim,
+            spec.dtype,
+            spec.dtype,
+            (("value", spec.value),),
+        )
     else:
         source = cache.windows.get(uid)
         if source is None:
-            operand = _operand(draft, graph, spec, Role.SCALAR if spec.is_host_scalar else Role.IN)
+            operand = _operand(
+                draft, graph, spec, Role.SCALAR if spec.is_host_scalar else Role.IN
+            )
         else:
-            operand = _operand(draft, graph, graph.tensors[source.uid], Role.IN, source.window)
+            operand = _operand(
+                draft, graph, graph.tensors[source.uid], Role.IN, source.window
+            )
         draft.loads.append((len(draft.values), len(draft.operands)))
         draft.operands.append(operand)
         value = placeholder
@@ -106,12 +132,30 @@ def _load(draft: _Draft, graph: Graph, uid: int, placeholder: Value, cache: Frag
     draft.values.append(value)
 
 
-def _operand(draft: _Draft, graph: Graph, spec: TensorSpec, role: Role, window: Window | None = None) -> Operand:
-    dim, stride, offset = (spec.dim, spec.stride, 0) if window is None else (window.dim, window.stride, window.offset)
+def _operand(
+    draft: _Draft,
+    graph: Graph,
+    spec: TensorSpec,
+    role: Role,
+    window: Window | None = None,
+) -> Operand:
+    dim, stride, offset = (
+        (spec.dim, spec.stride, 0)
+        if window is None
+        else (window.dim, window.stride, window.offset)
+    )
     rank, rows = draft.rank, None
     if spec.ragged is not None:
         rows = (_starts(draft, graph, spec.ragged.offsets), spec.ragged.multiplier)
-    return Operand(spec.uid, pad_dim(dim, rank), (0,) * (rank - len(dim)) + stride, spec.dtype, role, offset, rows)
+    return Operand(
+        spec.uid,
+        pad_dim(dim, rank),
+        (0,) * (rank - len(dim)) + stride,
+        spec.dtype,
+        role,
+        offset,
+        rows,
+    )
 
 
 def _starts(draft: _Draft, graph: Graph, uid: int) -> int:
@@ -131,20 +175,39 @@ def _pieces(draft: _Draft, graph: Graph, uid: int) -> list[tuple[int, Operand]]:
     whole = _operand(draft, graph, spec, Role.OUT)
     if v.op != "concat" or any(value in u.args for u in draft.values):
         return [(value, whole)]
-    parts, at, there = [], 0, v.attr("in_place") if any(k == "in_place" for k, _ in v.attrs) else None
+    parts, at, there = (
+        [],
+        0,
+        v.attr("in_place") if any(k == "in_place" for k, _ in v.attrs) else None,
+    )
     for k, a in enumerate(v.args):
         dim = draft.values[a].dim
         if k != there:
             role = Role.OUT if there is None else Role.INOUT
-            parts.append((a, replace(whole, dim=dim, offset=at * whole.stride[v.axis], role=role)))
+            parts.append(
+                (
+                    a,
+                    replace(
+                        whole, dim=dim, offset=at * whole.stride[v.axis], role=role
+                    ),
+                )
+            )
         at += dim[v.axis]
     spaces = {draft.values[a].dim for a, _ in parts}
     return parts if len(spaces) == 1 else [(value, whole)]
 
 
 def _sweep(
-    values: list[Value], operands: list[Operand], loads: list[tuple[int, int]], stores: list[tuple[int, int]]
-) -> tuple[tuple[Value, ...], tuple[Operand, ...], tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+    values: list[Value],
+    operands: list[Operand],
+    loads: list[tuple[int, int]],
+    stores: list[tuple[int, int]],
+) -> tuple[
+    tuple[Value, ...],
+    tuple[Operand, ...],
+    tuple[tuple[int, int], ...],
+    tuple[tuple[int, int], ...],
+]:
     """What the stores need: values, operands, loads and stores, numbered anew."""
     used = [False] * len(values)
     for value, _ in stores:
@@ -159,12 +222,21 @@ def _sweep(
         if used[i]:
             remap[i] = len(kept)
             args = tuple([remap[a] for a in v.args])
-            kept.append(v if args == v.args else Value(v.op, args, v.dim, v.dtype, v.compute, v.attrs, v.node, v.body))
+            kept.append(
+                v
+                if args == v.args
+                else Value(
+                    v.op, args, v.dim, v.dtype, v.compute, v.attrs, v.node, v.body
+                )
+            )
     needed = [k for v, k in loads if used[v]] + [k for _, k in stores]
     needed += [o.rows[0] for o in (operands[k] for k in needed) if o.rows is not None]
     place = {k: n for n, k in enumerate(sorted(set(needed)))}
     moved = [operands[k] for k in place]
-    rows = [o if o.rows is None else replace(o, rows=(place[o.rows[0]], o.rows[1])) for o in moved]
+    rows = [
+        o if o.rows is None else replace(o, rows=(place[o.rows[0]], o.rows[1]))
+        for o in moved
+    ]
     return (
         tuple(kept), tuple(rows), tuple([(remap[v], place[k]) for v, k in loads if used[v]]),
         tuple([(remap[v], place[k]) for v, k in stores]),
@@ -180,7 +252,13 @@ def slice_region(graph: Graph, nodes: Sequence[int]) -> Region:
         spec = kept.tensors[uid]
         if spec.is_constant:
             continue
-        role = Role.OUT if uid in kept.producers else Role.SCALAR if spec.is_host_scalar else Role.IN
+        role = (
+            Role.OUT
+            if uid in kept.producers
+            else Role.SCALAR
+            if spec.is_host_scalar
+            else Role.IN
+        )
         operands.append(Operand(uid, spec.dim, spec.stride, spec.dtype, role))
     return Region(kept, (), tuple(operands), (), (), _work(kept))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from fuseplan.ir.graph import Graph, Node
 from fuseplan.ir.limits import FusionLimits
 from fuseplan.lowering.fragment import FragmentCache, Traits, pad_dim, strip
+from fuseplan.lowering.front import Front
 from fuseplan.lowering.windows import Source
 
 
@@ -47,8 +48,20 @@ class Fusion:
 class Rules:
     """The limits of one engine applied to the nodes of one graph."""
 
-    def __init__(self, graph: Graph, limits: FusionLimits, cache: FragmentCache, windows: dict[int, Source]) -> None:
-        self.graph, self.limits, self.cache, self.windows = graph, limits, cache, windows
+    def __init__(
+        self,
+        graph: Graph,
+        limits: FusionLimits,
+        cache: FragmentCache,
+        windows: dict[int, Source],
+    ) -> None:
+        self.graph, self.limits, self.cache, self.windows = (
+            graph,
+            limits,
+            cache,
+            windows,
+        )
+        self.front = Front(graph, cache, limits.anchors)
         self.names = {t.uid: t.name for t in graph.tensors.values()}
 
     def base(self, uid: int) -> int:
@@ -59,8 +72,14 @@ class Rules:
     def from_memory(self, node: Node) -> list[int]:
         """Tensors that a node reads from memory whatever made them: behind windows, and starts of sequences."""
         windows = self.windows
-        found = [windows[uid].uid for _, uid in node.inputs if uid in windows] if windows else []
-        return [*found, *self.graph.offsets_of(node)] if self.graph.has_ragged else found
+        found = (
+            [windows[uid].uid for _, uid in node.inputs if uid in windows]
+            if windows
+            else []
+        )
+        return (
+            [*found, *self.graph.offsets_of(node)] if self.graph.has_ragged else found
+        )
 
     # what one more main node would need
 
@@ -91,7 +110,9 @@ class Rules:
         """Why the engine fuses no node with these traits; empty if it may."""
         if traits.ops <= self.limits.ops:
             return ""
-        return f"{sorted(traits.ops - self.limits.ops)[0]!r} is not fused by this engine"
+        return (
+            f"{sorted(traits.ops - self.limits.ops)[0]!r} is not fused by this engine"
+        )
 
     def _anchor_refusal(self, f: Fusion, node: Node, traits: Traits) -> str:
         if reason := self.count_refusal(f, node, traits):
@@ -109,7 +130,11 @@ class Rules:
         """Why there may not be one more anchor; empty if there may."""
         lim = self.limits
         if len(f.anchors) >= lim.anchors:
-            held = self.cache.traits(self.graph.nodes[f.anchors[0]]).anchor if f.anchors else ""
+            held = (
+                self.cache.traits(self.graph.nodes[f.anchors[0]]).anchor
+                if f.anchors
+                else ""
+            )
             number = "one anchor" if lim.anchors == 1 else f"{lim.anchors} anchors"
             return f"a region holds {number}, and the producer's region has a {held}"
         if self._depth(f, node) >= lim.depth:
@@ -117,19 +142,31 @@ class Rules:
         return ""
 
     def _depth(self, f: Fusion, node: Node) -> int:
-        return max([f.depth.get(uid, 0) for _, uid in node.inputs], default=0) if f.depth else 0
+        return (
+            max([f.depth.get(uid, 0) for _, uid in node.inputs], default=0)
+            if f.depth
+            else 0
+        )
 
     def _reduction_refusal(self, f: Fusion, node: Node, traits: Traits) -> str:
         lim = self.limits
         source = strip(self.graph.tensors[node.inputs[0][1]].dim)
         if f.num_main and source != f.domain:
             return f"it reduces dims {list(source)}, the region iterates over {list(f.domain)}"
-        reads_reduced = bool(f.reduced) and any(uid in f.reduced for _, uid in node.inputs)
+        reads_reduced = bool(f.reduced) and any(
+            uid in f.reduced for _, uid in node.inputs
+        )
         if self._is_behind_anchor(f):
             if not lim.reuse_after_anchor and reads_reduced:
-                return f"a reduction's result is used again after the {self._anchor_of(f)}"
-            if not traits.modes <= lim.reduce_after_anchor or (traits.reuses and not lim.reuse_after_anchor):
-                return f"this reduction cannot close a region with a {self._anchor_of(f)}"
+                return (
+                    f"a reduction's result is used again after the {self._anchor_of(f)}"
+                )
+            if not traits.modes <= lim.reduce_after_anchor or (
+                traits.reuses and not lim.reuse_after_anchor
+            ):
+                return (
+                    f"this reduction cannot close a region with a {self._anchor_of(f)}"
+                )
             return ""
         if f.axes and f.axes != traits.axes and not lim.mixed_reductions:
             return f"it reduces axes {list(traits.axes)}, the region already reduces {list(f.axes)}"
@@ -141,13 +178,21 @@ class Rules:
         domain = traits.domain
         if not f.num_main:
             return ""
-        reads_reduced = bool(f.reduced) and any(uid in f.reduced for _, uid in node.inputs)
+        reads_reduced = bool(f.reduced) and any(
+            uid in f.reduced for _, uid in node.inputs
+        )
         if domain == f.domain:
             is_behind = self._is_behind_anchor(f)
-            may_reuse = self.limits.reuse_after_anchor if is_behind else self.limits.reuse_reduction
+            may_reuse = (
+                self.limits.reuse_after_anchor
+                if is_behind
+                else self.limits.reuse_reduction
+            )
             if reads_reduced and f.axes and not may_reuse:
                 after = f" after the {self._anchor_of(f)}" if is_behind else ""
-                return f"a reduction's result is used again over the reduced axes{after}"
+                return (
+                    f"a reduction's result is used again over the reduced axes{after}"
+                )
             return ""
         if f.axes and domain == reduced_dim(f.domain, f.axes):
             return ""
@@ -165,7 +210,9 @@ class Rules:
         """Take a node in that nothing speaks against."""
         traits = self.cache.traits(node)
         f.num_nodes += 1
-        reads_reduced = bool(f.reduced) and any(uid in f.reduced for _, uid in node.inputs)
+        reads_reduced = bool(f.reduced) and any(
+            uid in f.reduced for _, uid in node.inputs
+        )
         for _, uid in node.inputs:
             if uid not in f.made:
                 f.operands.add(uid)
@@ -195,12 +242,16 @@ class Rules:
         """The nodes, in order, as one region; or why they cannot be one."""
         if len(nodes) > self.limits.max_nodes:
             return f"the region is full ({self.limits.max_nodes} nodes)"
-        ahead = self.front_nodes(nodes)
+        ahead = self.front.nodes(nodes)
         f = Fusion()
         for k in nodes:
             node = self.graph.nodes[k]
             reaches = ahead.get(k)
-            reason = self.refusal(f, node) if reaches is None else self._front_refusal(f, node, reaches)
+            reason = (
+                self.refusal(f, node)
+                if reaches is None
+                else self._front_refusal(f, node, reaches)
+            )
             if reason:
                 return reason
             self.include(f, node, in_front=reaches is not None)
@@ -219,72 +270,6 @@ class Rules:
             if uid in f.made:
                 return f"it reads {self.names[uid]!r} from memory, where the region would have to write it first"
         return self.count_refusal(f, node, traits) if traits.anchor else ""
-
-    def front_nodes(self, nodes: Sequence[int]) -> dict[int, frozenset[str]]:
-        """Nodes of these that are in front, each with the anchor arguments that it reaches.
-
-        An anchor that comes later and reads the same tensor is expected to join; `exposed_front` sees if it did not.
-        """
-        members = set(nodes)
-        found: dict[int, frozenset[str]] = {}
-        for k in reversed(nodes):
-            reaches = self._reached(k, members, nodes[-1], found)
-            if reaches:
-                found[k] = reaches
-        return found
-
-    def _reached(
-        self, k: int, members: set[int], last: int, found: dict[int, frozenset[str]]
-    ) -> frozenset[str]:  # fmt: skip
-        reached: frozenset[str] = frozenset()
-        has_member = False
-        for _, uid in self.graph.nodes[k].outputs:
-            if not self.graph.tensors[uid].is_virtual:
-                return frozenset()
-            for c in self.graph.consumers.get(uid, ()):
-                here = self._argument_reached(uid, c, found)
-                if c in members:
-                    has_member = True
-                elif not self.cache.is_alive(c):
-                    continue
-                elif c < last or not self.cache.traits(self.graph.nodes[c]).anchor or self.limits.anchors < 2:
-                    return frozenset()
-                if not here:
-                    return frozenset()
-                reached |= here
-        return reached if has_member else frozenset()
-
-    def _argument_reached(self, uid: int, consumer: int, found: dict[int, frozenset[str]]) -> frozenset[str]:
-        """Anchor arguments through which alone a tensor matters to a consumer; empty if it matters otherwise."""
-        node = self.graph.nodes[consumer]
-        traits = self.cache.traits(node)
-        reached: frozenset[str] = frozenset()
-        for (_, read), feeds in zip(node.inputs, traits.feeds, strict=True):
-            if read == uid:
-                here = feeds | found.get(consumer, frozenset())
-                if not here:
-                    return frozenset()
-                reached |= here
-        return reached
-
-    def exposed_front(self, nodes: Sequence[int], front: set[int]) -> list[int]:
-        """Nodes that were gathered as front, but are needed outside after all, with all they depend on in here."""
-        members = set(nodes)
-        wanted = [
-            k for k in nodes
-            if any(uid in front and self._is_read_outside(uid, members) for _, uid in self.graph.nodes[k].outputs)
-        ]  # fmt: skip
-        found: set[int] = set()
-        while wanted:
-            k = wanted.pop()
-            if k not in found:
-                found.add(k)
-                made_by = (self.graph.producers.get(uid, -1) for _, uid in self.graph.nodes[k].inputs)
-                wanted += [p for p in made_by if p in members]
-        return sorted(found)
-
-    def _is_read_outside(self, uid: int, members: set[int]) -> bool:
-        return any(c not in members and self.cache.is_alive(c) for c in self.graph.consumers.get(uid, ()))
 
 
 def reduced_dim(domain: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:

@@ -32,7 +32,10 @@ class Group:
 
 
 def partition(
-    graph: Graph, limits: FusionLimits, cache: FragmentCache | None = None, nodes: Iterable[int] | None = None
+    graph: Graph,
+    limits: FusionLimits,
+    cache: FragmentCache | None = None,
+    nodes: Iterable[int] | None = None,
 ) -> list[Group]:
     """Groups of node indices in an order that runs producers first.
 
@@ -40,7 +43,11 @@ def partition(
         nodes: the nodes to group; if left out, all whose results somebody needs
     """
     cache = cache or FragmentCache(graph)
-    chosen = [k for k in (range(len(graph.nodes)) if nodes is None else sorted(nodes)) if graph.live[k]]
+    chosen = [
+        k
+        for k in (range(len(graph.nodes)) if nodes is None else sorted(nodes))
+        if graph.live[k]
+    ]
     if limits.by_graph:
         return [Group(chosen)] if chosen else []
     merger = _Merger(graph, limits, cache)
@@ -53,16 +60,23 @@ def partition(
 class _Merger:
     """State of one pass."""
 
-    def __init__(self, graph: Graph, limits: FusionLimits, cache: FragmentCache) -> None:
+    def __init__(
+        self, graph: Graph, limits: FusionLimits, cache: FragmentCache
+    ) -> None:
         self.graph, self.limits, self.cache = graph, limits, cache
         self.rules = Rules(graph, limits, cache, cache.windows)
         self.groups: dict[Group, None] = {}  # in order of their first nodes
         self.group_of: dict[int, Group] = {}  # node -> group
-        self.reader: dict[tuple[str, int], Group] = {}  # (anchor or "", tensor) -> last group that reads it so
+        self.reader: dict[
+            tuple[str, int], Group
+        ] = {}  # (anchor or "", tensor) -> last group that reads it so
 
     def is_window(self, k: int) -> bool:
         """Whether a node is a load of those that read it."""
-        return bool(self.cache.windows) and self.graph.nodes[k].outputs[0][1] in self.cache.windows
+        return (
+            bool(self.cache.windows)
+            and self.graph.nodes[k].outputs[0][1] in self.cache.windows
+        )
 
     def place(self, node: Node) -> None:
         """Give a node to the group of a producer or of a sibling, and merge what it joins; else it stays alone."""
@@ -74,7 +88,11 @@ class _Merger:
             self.groups[group] = None
             self._take(group, node, sources)
         for other in ranked:
-            if other is not group and other in self.groups and len(group.nodes) < self.limits.max_nodes:
+            if (
+                other is not group
+                and other in self.groups
+                and len(group.nodes) < self.limits.max_nodes
+            ):
                 self._merge(group, other)
         self._remember(node, group)
 
@@ -88,7 +106,9 @@ class _Merger:
                 found[group] = None
         return found
 
-    def _first_home(self, node: Node, ranked: Sequence[Group]) -> tuple[Group | None, str]:
+    def _first_home(
+        self, node: Node, ranked: Sequence[Group]
+    ) -> tuple[Group | None, str]:
         """The group that a node joins, or why there is none."""
         anchor = self.cache.traits(node).anchor
         siblings = self._siblings(node, anchor) if anchor or not ranked else []
@@ -129,9 +149,13 @@ class _Merger:
     def _join(self, group: Group, node: Node, sources: Sequence[Group]) -> str:
         """Take a node into a group; why that cannot be, or ""."""
         traits = self.cache.traits(node)
-        reads_front = bool(group.fusion.front) and any(uid in group.fusion.front for _, uid in node.inputs)
+        reads_front = bool(group.fusion.front) and any(
+            uid in group.fusion.front for _, uid in node.inputs
+        )
         fused: Fusion | str = group.fusion
-        if traits.anchor and (reason := self.rules.count_refusal(group.fusion, node, traits)):
+        if traits.anchor and (
+            reason := self.rules.count_refusal(group.fusion, node, traits)
+        ):
             return reason
         if reads_front or traits.anchor or "concat" in traits.ops:
             fused = self.rules.fold([*group.nodes, node.index])
@@ -165,7 +189,9 @@ class _Merger:
         """Make one group of two if they fit; the first one stays."""
         if len(group.nodes) + len(other.nodes) > self.limits.max_nodes:
             return
-        if self._reaches(group, [other], besides=other) or self._reaches(other, [group], besides=group):
+        if self._reaches(group, [other], besides=other) or self._reaches(
+            other, [group], besides=group
+        ):
             return
         nodes = sorted([*group.nodes, *other.nodes])
         fused = self.rules.fold(nodes)
@@ -198,7 +224,9 @@ class _Merger:
                 g.level = least
                 pending += [(n, least + 1) for n in g.after]
 
-    def _reaches(self, start: Group, targets: Sequence[Group], besides: Group | None = None) -> bool:
+    def _reaches(
+        self, start: Group, targets: Sequence[Group], besides: Group | None = None
+    ) -> bool:
         """Whether a path leads from a group to one of the targets, other than the edge to `besides`."""
         if not targets:
             return False
@@ -226,7 +254,7 @@ class _Merger:
 
     def _eject(self, group: Group) -> list[Group]:
         """Nodes in front of an anchor that others need after all become groups of their own."""
-        out = self.rules.exposed_front(group.nodes, group.fusion.front)
+        out = self.rules.front.exposed(group.nodes, group.fusion.front)
         if not out:
             return []
         gone = set(out)
@@ -246,7 +274,12 @@ class _Merger:
         if not self.cache.windows:
             return list(nodes)
         inputs = (uid for k in nodes for _, uid in self.graph.nodes[k].inputs)
-        via = {v for uid in inputs if uid in self.cache.windows for v in self.cache.windows[uid].via}
+        via = {
+            v
+            for uid in inputs
+            if uid in self.cache.windows
+            for v in self.cache.windows[uid].via
+        }
         return sorted({*nodes, *via})
 
 
@@ -262,7 +295,11 @@ def ordered(graph: Graph, groups: Sequence[Group]) -> list[Group]:
     home = {k: i for i, g in enumerate(groups) for k in g.nodes if count[k] == 1}
     waits: list[set[int]] = []
     for i, g in enumerate(groups):
-        made_by = (graph.producers.get(uid, -1) for k in g.nodes for uid in graph.reads(graph.nodes[k]))
+        made_by = (
+            graph.producers.get(uid, -1)
+            for k in g.nodes
+            for uid in graph.reads(graph.nodes[k])
+        )
         waits.append({home[p] for p in made_by if home.get(p, i) != i})
     followers: dict[int, list[int]] = {}
     for i, before in enumerate(waits):

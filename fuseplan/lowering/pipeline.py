@@ -68,16 +68,29 @@ def lower(
     if trace is not None:
         trace("partition and fuse", pieces)
     if offer is not None:
-        pieces = [part for piece in pieces for part in _offered(graph, limits, cache, piece, offer)]
+        pieces = [
+            part
+            for piece in pieces
+            for part in _offered(graph, limits, cache, piece, offer)
+        ]
         if trace is not None:
             trace("offer", pieces)
     return pieces
 
 
-def _pieces(graph: Graph, limits: FusionLimits, cache: FragmentCache, nodes: Sequence[int] | None) -> list[Piece]:
+def _pieces(
+    graph: Graph,
+    limits: FusionLimits,
+    cache: FragmentCache,
+    nodes: Sequence[int] | None,
+) -> list[Piece]:
     made = []
     for group in partition(graph, limits, cache, nodes):
-        region = slice_region(graph, group.nodes) if limits.by_graph else fuse(graph, group.nodes, cache)
+        region = (
+            slice_region(graph, group.nodes)
+            if limits.by_graph
+            else fuse(graph, group.nodes, cache)
+        )
         if settings.current().verify and region.values:
             verify_region(region)
         made.append(Piece(tuple(group.nodes), region, group.reason))
@@ -105,13 +118,17 @@ def _offered(
         yield from _offered(graph, limits, cache, part, offer)
 
 
-def cut(graph: Graph, piece: Piece, at: int, cache: FragmentCache) -> tuple[list[int], list[int]]:
+def cut(
+    graph: Graph, piece: Piece, at: int, cache: FragmentCache
+) -> tuple[list[int], list[int]]:
     """The nodes of a piece in front of what was refused, and from there on; the second part is empty for one node.
 
     Args:
         at: the value at fault, or without values the node; -1 if none is: the nodes are halved
     """
-    nodes = [k for k in piece.nodes if graph.nodes[k].outputs[0][1] not in cache.windows]
+    nodes = [
+        k for k in piece.nodes if graph.nodes[k].outputs[0][1] not in cache.windows
+    ]
     if len(nodes) < 2:
         return nodes, []
     guilty = _guilty_node(piece, at)
@@ -120,7 +137,11 @@ def cut(graph: Graph, piece: Piece, at: int, cache: FragmentCache) -> tuple[list
     behind = _closure(nodes, guilty, lambda k: _readers(graph, k))
     if len(behind) < len(nodes):
         return [k for k in nodes if k not in behind], sorted(behind)
-    needed = _closure(nodes, guilty, lambda k: [graph.producers.get(u, -1) for u in graph.reads(graph.nodes[k])])
+    needed = _closure(
+        nodes,
+        guilty,
+        lambda k: [graph.producers.get(u, -1) for u in graph.reads(graph.nodes[k])],
+    )
     return sorted(needed), [k for k in nodes if k not in needed]
 
 
@@ -131,10 +152,14 @@ def _guilty_node(piece: Piece, at: int) -> int:
 
 
 def _readers(graph: Graph, node: int) -> list[int]:
-    return [c for _, uid in graph.nodes[node].outputs for c in graph.consumers.get(uid, ())]
+    return [
+        c for _, uid in graph.nodes[node].outputs for c in graph.consumers.get(uid, ())
+    ]
 
 
-def _closure(nodes: Sequence[int], start: int, follow: Callable[[int], Sequence[int]]) -> set[int]:
+def _closure(
+    nodes: Sequence[int], start: int, follow: Callable[[int], Sequence[int]]
+) -> set[int]:
     members, found, pending = set(nodes), set[int](), [start]
     while pending:
         k = pending.pop()

@@ -11,7 +11,9 @@ from fuseplan.ir.anchors import ANCHORS
 from fuseplan.ir.region import BINARY, ELEMENTWISE, UNARY, Operand, Region, Role, Value
 
 Args = tuple[Value, ...]
-Rule = Callable[[Value, Args], str]  # what is wrong with a value that has these arguments, or ""
+Rule = Callable[
+    [Value, Args], str
+]  # what is wrong with a value that has these arguments, or ""
 Dims = dict[str, tuple[int, ...]]
 
 
@@ -20,7 +22,11 @@ def _elementwise(v: Value, args: Args) -> str:
     if len(args) != count:
         return f"{len(args)} arguments, it takes {count}"
     wrong = next((a.dim for a in args if not _broadcasts(a.dim, v.dim)), None)
-    return "" if wrong is None else f"argument dims {list(wrong)} do not broadcast to {list(v.dim)}"
+    return (
+        ""
+        if wrong is None
+        else f"argument dims {list(wrong)} do not broadcast to {list(v.dim)}"
+    )
 
 
 def _without_arguments(v: Value, args: Args) -> str:
@@ -28,11 +34,15 @@ def _without_arguments(v: Value, args: Args) -> str:
 
 
 def _load(v: Value, args: Args) -> str:
-    return _without_arguments(v, args) or ("" if v.compute is v.dtype else f"computed in {v.compute}")
+    return _without_arguments(v, args) or (
+        "" if v.compute is v.dtype else f"computed in {v.compute}"
+    )
 
 
 def _const(v: Value, args: Args) -> str:
-    return _without_arguments(v, args) or ("" if set(v.dim) <= {1} else "a constant has one element")
+    return _without_arguments(v, args) or (
+        "" if set(v.dim) <= {1} else "a constant has one element"
+    )
 
 
 def _index(v: Value, args: Args) -> str:
@@ -42,7 +52,9 @@ def _index(v: Value, args: Args) -> str:
 def _count(v: Value, args: Args) -> str:
     if len(args) != 1:
         return f"{len(args)} arguments, it takes 1"
-    return _axes_gap(v, v.axes) or ("" if set(v.dim) <= {1} else "a count has one element")
+    return _axes_gap(v, v.axes) or (
+        "" if set(v.dim) <= {1} else "a count has one element"
+    )
 
 
 def _reduce(v: Value, args: Args) -> str:
@@ -53,7 +65,11 @@ def _reduce(v: Value, args: Args) -> str:
     if v.mode not in ("add", "mul", "max", "min"):
         return f"mode {v.mode!r}"
     want = tuple(1 if a in v.axes else d for a, d in enumerate(args[0].dim))
-    return "" if v.dim == want else f"argument dims {list(args[0].dim)} over axes {v.axes} give {list(want)}"
+    return (
+        ""
+        if v.dim == want
+        else f"argument dims {list(args[0].dim)} over axes {v.axes} give {list(want)}"
+    )
 
 
 def _concat(v: Value, args: Args) -> str:
@@ -61,13 +77,20 @@ def _concat(v: Value, args: Args) -> str:
         return reason if args else "no arguments"
     total = sum(a.dim[v.axis] for a in args)
     for a in args:
-        if a.dim[: v.axis] + (total,) + a.dim[v.axis + 1 :] != v.dim or a.dtype is not v.dtype:
+        if (
+            a.dim[: v.axis] + (total,) + a.dim[v.axis + 1 :] != v.dim
+            or a.dtype is not v.dtype
+        ):
             return f"{a.dtype}{list(a.dim)} is no part of it along axis {v.axis}"
     return ""
 
 
 def _pick(v: Value, args: Args) -> str:
-    if len(args) != 1 or args[0].op not in ANCHORS or not ANCHORS[args[0].op].has_many_results:
+    if (
+        len(args) != 1
+        or args[0].op not in ANCHORS
+        or not ANCHORS[args[0].op].has_many_results
+    ):
         return "it reads no anchor with several results"
     held = args[0].attr("results")
     if v.attr("result") not in held:  # type: ignore[operator]
@@ -80,7 +103,9 @@ def _check_matmul(given: Dims, made: Dims, attrs: Mapping[str, Any]) -> str:
     if a[-1] != b[-2]:
         return f"a has {a[-1]} columns, b {b[-2]} rows"
     batches = zip(a[:-2], b[:-2], c[:-2], strict=True)
-    if c[-2:] != (a[-2], b[-1]) or not all(x in (1, z) and y in (1, z) for x, y, z in batches):
+    if c[-2:] != (a[-2], b[-1]) or not all(
+        x in (1, z) and y in (1, z) for x, y, z in batches
+    ):
         return f"the result has dims {list(c)}"
     return ""
 
@@ -142,11 +167,17 @@ def _body_gap(v: Value, args: Args) -> str:
 
 def _axes_gap(v: Value, axes: Sequence[int]) -> str:
     rank = len(v.dim)
-    return f"axes {tuple(axes)} in a region of rank {rank}" if any(not 0 <= a < rank for a in axes) else ""
+    return (
+        f"axes {tuple(axes)} in a region of rank {rank}"
+        if any(not 0 <= a < rank for a in axes)
+        else ""
+    )
 
 
 def _broadcasts(dim: Sequence[int], to: Sequence[int]) -> bool:
-    return len(dim) == len(to) and all(d in (1, t) for d, t in zip(dim, to, strict=True))
+    return len(dim) == len(to) and all(
+        d in (1, t) for d, t in zip(dim, to, strict=True)
+    )
 
 
 _ANCHOR_RULES: dict[str, Callable[[Dims, Dims, Mapping[str, Any]], str]] = {
@@ -174,7 +205,9 @@ def verify_region(region: Region) -> None:
     for i, k in region.loads:
         v, o = region.values[i], region.operands[k]
         if o.dim != v.dim or o.dtype is not v.dtype:
-            raise InvalidGraphError(f"operand {k} is {o.dtype}{o.dim}, value v{i} is {v.dtype}{v.dim}")
+            raise InvalidGraphError(
+                f"operand {k} is {o.dtype}{o.dim}, value v{i} is {v.dtype}{v.dim}"
+            )
     _verify_stores(region)
 
 
@@ -194,9 +227,15 @@ def _verify_values(region: Region) -> None:
             raise InvalidGraphError(f"{where}: types {v.dtype!r} and {v.compute!r}")
         if (v.op == "load") != (i in loads):
             raise InvalidGraphError(f"{where}: a load names exactly one operand")
-        many = [a for a in v.args if values[a].op in ANCHORS and ANCHORS[values[a].op].has_many_results]
+        many = [
+            a
+            for a in v.args
+            if values[a].op in ANCHORS and ANCHORS[values[a].op].has_many_results
+        ]
         if many and v.op != "pick":
-            raise InvalidGraphError(f"{where}: reads v{many[0]}, whose results only `pick` reads")
+            raise InvalidGraphError(
+                f"{where}: reads v{many[0]}, whose results only `pick` reads"
+            )
         if reason := rule(v, tuple([values[a] for a in v.args])):
             raise InvalidGraphError(f"{where}: {reason}")
 
@@ -210,7 +249,9 @@ def _verify_space(region: Region) -> None:
         ):
             free.add(i)
         if i not in free and not _broadcasts(v.dim, region.domain):
-            raise InvalidGraphError(f"value v{i} ({v.op}): dims {v.dim} in the space {region.domain}")
+            raise InvalidGraphError(
+                f"value v{i} ({v.op}): dims {v.dim} in the space {region.domain}"
+            )
 
 
 def _operand_gap(region: Region, o: Operand) -> str:
@@ -221,7 +262,11 @@ def _operand_gap(region: Region, o: Operand) -> str:
         return f"it starts {-o.offset} elements before its tensor"
     if o.rows is not None:
         starts, multiplier = o.rows
-        if not 0 <= starts < len(region.operands) or region.operands[starts].dtype.is_float or multiplier < 1:
+        if (
+            not 0 <= starts < len(region.operands)
+            or region.operands[starts].dtype.is_float
+            or multiplier < 1
+        ):
             return f"its sequences start at operand {starts} times {multiplier}"
     if o.combine not in ("", "add", "max", "min"):
         return f"stores are joined by {o.combine!r}"
@@ -237,13 +282,19 @@ def _verify_stores(region: Region) -> None:
         v, o = region.values[i], region.operands[k]
         fits = _broadcasts(o.dim, v.dim) if o.combine else o.dim == v.dim
         if not fits or o.dtype is not v.dtype:
-            raise InvalidGraphError(f"operand {k} is {o.dtype}{o.dim}, value v{i} is {v.dtype}{v.dim}")
+            raise InvalidGraphError(
+                f"operand {k} is {o.dtype}{o.dim}, value v{i} is {v.dtype}{v.dim}"
+            )
         if v.op in ANCHORS and ANCHORS[v.op].has_many_results:
-            raise InvalidGraphError(f"value v{i} ({v.op}) is stored, but only `pick` reads its results")
+            raise InvalidGraphError(
+                f"value v{i} ({v.op}) is stored, but only `pick` reads its results"
+            )
     stored = {k for _, k in region.stores}
     outs = {k for k, o in enumerate(region.operands) if o.role.is_written}
     if stored != outs or not stored:
-        raise InvalidGraphError(f"stores go to operands {sorted(stored)}, outputs are {sorted(outs)}")
+        raise InvalidGraphError(
+            f"stores go to operands {sorted(stored)}, outputs are {sorted(outs)}"
+        )
     plain = [k for _, k in region.stores if not region.operands[k].combine]
     if len(set(plain)) < len(plain):
         raise InvalidGraphError(f"two values are stored to one operand: {plain}")

@@ -32,7 +32,12 @@ def find_windows(graph: Graph) -> dict[int, Source]:
 
 def _source_of(graph: Graph, node: Node, found: dict[int, Source]) -> Source | None:
     made, read = graph.tensors[node.outputs[0][1]], graph.tensors[node.inputs[0][1]]
-    if not made.is_virtual or made.dtype is not read.dtype or read.is_host_scalar or read.ragged is not None:
+    if (
+        not made.is_virtual
+        or made.dtype is not read.dtype
+        or read.is_host_scalar
+        or read.ragged is not None
+    ):
         return None
     before = found.get(read.uid, Source(read.uid, Window(read.dim, read.stride), ()))
     schema = schema_of(node.op)

@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
-from fuseplan.ops import attention, conv, matmul, norm, pointwise_binary, pointwise_unary, reduction
+from fuseplan.ops import (
+    attention,
+    conv,
+    matmul,
+    norm,
+    pointwise_binary,
+    pointwise_unary,
+    reduction,
+)
 
-__all__ = ["attention", "conv", "matmul", "norm", "pointwise_binary", "pointwise_unary", "reduction"]
+__all__ = [
+    "attention",
+    "conv",
+    "matmul",
+    "norm",
+    "pointwise_binary",
+    "pointwise_unary",
+    "reduction",
+]

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from fuseplan.dtypes import BY_ARRAY_NAME, DType
-from fuseplan.errors import ArgumentError, InvalidGraphError, cudnnGraphNotSupportedError
+from fuseplan.errors import (
+    ArgumentError,
+    InvalidGraphError,
+    cudnnGraphNotSupportedError,
+)
 from fuseplan.ir.graph import packed_stride
 
 _HOST_DEVICES = frozenset({1, 3})  # DLPack: kDLCPU, kDLCUDAHost
@@ -30,11 +34,15 @@ def is_array(value: object) -> bool:
     """Whether an object can be wrapped as a graph tensor (it exports DLPack or an array interface)."""
     kind = type(value)
     return (
-        hasattr(kind, "__dlpack__") or hasattr(kind, "__cuda_array_interface__") or hasattr(kind, "__array_interface__")
+        hasattr(kind, "__dlpack__")
+        or hasattr(kind, "__cuda_array_interface__")
+        or hasattr(kind, "__array_interface__")
     )
 
 
-def describe(array: Any, what: str) -> tuple[tuple[int, ...], tuple[int, ...], DType, bool]:
+def describe(
+    array: Any, what: str
+) -> tuple[tuple[int, ...], tuple[int, ...], DType, bool]:
     """Dims, strides in elements and type of an array, and whether it lies in host memory; no dims count as [1].
 
     Raises:
@@ -44,7 +52,8 @@ def describe(array: Any, what: str) -> tuple[tuple[int, ...], tuple[int, ...], D
     shape, array_dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
     if shape is None or array_dtype is None:
         raise ArgumentError(
-            f"{what}: a {type(array).__name__} has no shape and dtype", fix="pass an array that exports DLPack"
+            f"{what}: a {type(array).__name__} has no shape and dtype",
+            fix="pass an array that exports DLPack",
         )
     dim = tuple(int(d) for d in shape)
     dtype = dtype_of_array(array_dtype, f"{what}: element type")

@@ -43,13 +43,19 @@ class ArrayNamespace:
             import torch
 
             return torch.erf(x)
-        return np.asarray(_erf(np.asarray(x, dtype=np.float64)), dtype=np.float64).astype(x.dtype)
+        return np.asarray(
+            _erf(np.asarray(x, dtype=np.float64)), dtype=np.float64
+        ).astype(x.dtype)
 
     def fmod(self, x: Array, y: Array) -> Array:
         """C's fmod: the result has the sign of x; for integers x fmod 0 is 0."""
         if self.is_integer(x):
             none = y == 0
-            return self.where(none, self.base.zeros_like(x), self.fmod_nonzero(x, self.where(none, y + 1, y)))
+            return self.where(
+                none,
+                self.base.zeros_like(x),
+                self.fmod_nonzero(x, self.where(none, y + 1, y)),
+            )
         return self.fmod_nonzero(x, y)
 
     def fmod_nonzero(self, x: Array, y: Array) -> Array:
@@ -63,7 +69,9 @@ class ArrayNamespace:
     def sqrt(self, x: Array) -> Array:
         """Square root, correctly rounded; PyTorch's float32 kernel for CPUs is not, so it goes through float64."""
         if self.is_torch and x.device.type == "cpu" and x.dtype == self.base.float32:
-            return self.astype(self.base.sqrt(self.astype(x, self.base.float64)), x.dtype)
+            return self.astype(
+                self.base.sqrt(self.astype(x, self.base.float64)), x.dtype
+            )
         return self.base.sqrt(x)
 
     def is_integer(self, x: Array) -> bool:
@@ -83,12 +91,16 @@ class ArrayNamespace:
         """Matrix product of the last two axes; through float64 where the library has no kernel for integers."""
         if self.is_torch and a.device.type != "cpu" and self.is_integer(a):
             wide = self.base.float64
-            return self.astype(self.base.matmul(self.astype(a, wide), self.astype(b, wide)), a.dtype)
+            return self.astype(
+                self.base.matmul(self.astype(a, wide), self.astype(b, wide)), a.dtype
+            )
         return self.base.matmul(a, b)
 
     def positions(self, n: int, like: Array, dtype: Any = None) -> Array:
         """0, 1, ... n-1 beside `like`, in int64 unless `dtype` says otherwise."""
-        return self.base.arange(n, dtype=dtype or self.base.int64, device=array_api_compat.device(like))
+        return self.base.arange(
+            n, dtype=dtype or self.base.int64, device=array_api_compat.device(like)
+        )
 
     def maximum(self, a: Array, b: Array) -> Array:
         """``a if a > b or a is NaN else b``, the rule of `ir.region`."""

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any
 
-import numpy as np
-
 from fuseplan import dtypes
-from fuseplan.errors import InvalidGraphError, cudnnGraphNotSupportedError
+from fuseplan.errors import cudnnGraphNotSupportedError
 from fuseplan.ir.graph import AttrValue, DraftNode, DraftTensor, packed_stride
 from fuseplan.ir.region import Cost
 from fuseplan.ops.arrays import ArrayNamespace
+from fuseplan.ops.attention_call import (
+    MAX,
+    OPTIONAL_PORTS,
+    SDPA_ATTRS,
+    SDPA_CALL,
+    STATS,
+    SUM,
+    O,
+)
 from fuseplan.ops.attention_samples import sdpa_samples
-from fuseplan.ops.schema import Array, Attr, Call, FragmentBuilder, NodeView, OpSchema, Port, register, reject
+from fuseplan.ops.schema import (
+    Array,
+    FragmentBuilder,
+    NodeView,
+    OpSchema,
+    Port,
+    register,
+    reject,
+)
 from fuseplan.ops.shapes import Dims, broadcasts_to, check_scalar, set_dim
 
-O, STATS, MAX, SUM = "o", "stats", "score_max", "score_sum_exp"  # noqa: E741 - the paper's letter
-_API = {O: "O", STATS: "Stats"}
 _ROW_RESULTS = (STATS, MAX, SUM)
 _LENGTHS = ("seq_len_q", "seq_len_kv")
 _UNAVAILABLE_PORTS = (
@@ -34,70 +46,6 @@ _UNAVAILABLE_ATTRS = {  # attribute -> option as the caller knows it
     "max_total_seq_len_q": "max_total_seq_len_q",
     "max_total_seq_len_kv": "max_total_seq_len_kv",
 }
-
-
-def _prepare(bound: dict[str, Any]) -> None:
-    """Map legacy and two-natured arguments to what nodes store."""
-    _prepare_flags(bound)
-    _prepare_stats(bound)
-    _prepare_band(bound)
-    scale = bound.get("attn_scale")
-    if isinstance(scale, Real) and not isinstance(scale, bool):
-        bound["attn_scale_value"] = float(bound.pop("attn_scale"))
-    if bound.get("attn_scale_prefolded"):
-        if scale is not None:
-            raise _contradiction("attn_scale_prefolded excludes attn_scale", "leave attn_scale out")
-        bound["attn_scale_value"] = math.log(2.0)  # q holds attn_scale log2(e), so q k^T is the score in base 2
-    bound["has_dropout"] = bound.pop("dropout", None) is not None
-    bound["has_score_mod"] = bound.pop("score_mod", None) is not None
-    precision = bound.pop("softmax_precision", None)
-    precision = getattr(precision, "name", precision)
-    bound["has_half_softmax"] = precision not in (None, "FLOAT", "NOT_SET") and not str(precision).endswith("float32")
-
-
-def _prepare_flags(bound: dict[str, Any]) -> None:
-    for name in ("is_inference", "generate_stats", "use_causal_mask", "use_causal_mask_bottom_right"):
-        value = bound.get(name)
-        if value is None:
-            continue
-        # an int may be a scale that came by position to one of the first two, and a causal mask in older programs
-        kinds = (bool, np.bool_) if name in ("is_inference", "generate_stats") else (bool, np.bool_, int)
-        if not isinstance(value, kinds) or value not in (0, 1):
-            raise _contradiction(f"{name} is {value!r}", "pass True or False")
-        bound[name] = bool(value)
-
-
-def _prepare_stats(bound: dict[str, Any]) -> None:
-    if bound.get("is_inference") is not None:
-        if bound.get("generate_stats") is not None:
-            raise _contradiction("is_inference and generate_stats are both given", "pass one of them")
-        bound["generate_stats"] = not bound.pop("is_inference")
-
-
-def _prepare_band(bound: dict[str, Any]) -> None:
-    top, bottom = bound.pop("use_causal_mask", False), bound.pop("use_causal_mask_bottom_right", False)
-    if top and bottom:
-        raise _contradiction("use_causal_mask and use_causal_mask_bottom_right are both given", "pass one of them")
-    if top or bottom:
-        if bound.get("diagonal_band_right_bound") is not None:
-            raise _contradiction("a causal mask and diagonal_band_right_bound are both given", "pass one of them")
-        bound["diagonal_band_right_bound"] = 0
-        bound["diagonal_alignment"] = "BOTTOM_RIGHT" if bottom else "TOP_LEFT"
-    window = bound.pop("sliding_window_length", None)
-    if window is not None:
-        if bound.get("diagonal_band_left_bound") is not None:
-            raise _contradiction(
-                "sliding_window_length and diagonal_band_left_bound are both given", "pass one of them"
-            )
-        bound["diagonal_band_left_bound"] = window
-
-
-def _contradiction(wrong: str, fix: str) -> InvalidGraphError:
-    return InvalidGraphError(f"sdpa: {wrong}", fix=fix)
-
-
-def _results(bound: Mapping[str, Any]) -> tuple[str, ...]:
-    return (_API[STATS],) if bound.get("generate_stats") else ()
 
 
 def _refuse_unavailable(node: DraftNode) -> None:
@@ -120,7 +68,11 @@ def _infer(node: DraftNode) -> None:
     batch, heads, rows, columns = _check_operands(node, q, k, v)
     _check_options(node, (batch, heads, rows, columns))
     if not isinstance(node.attrs.get("generate_stats"), bool):
-        raise reject(node, "neither generate_stats nor is_inference is given", "pass generate_stats=True or False")
+        raise reject(
+            node,
+            "neither generate_stats nor is_inference is given",
+            "pass generate_stats=True or False",
+        )
     set_dim(node, O, (batch, heads, rows, v[3]), packed_stride)
     for port in _ROW_RESULTS:
         stat = set_dim(node, port, (batch, heads, rows, 1), packed_stride)
@@ -132,15 +84,33 @@ def _check_operands(node: DraftNode, q: Dims, k: Dims, v: Dims) -> Dims:
     """Dims of the scores: batch, query heads, rows, columns."""
     shown = f"q {list(q)}, k {list(k)}, v {list(v)}"
     if not len(q) == len(k) == len(v) == 4:
-        raise reject(node, f"q, k and v must have rank 4: {shown}", "dims are batch, heads, sequence, head dim")
+        raise reject(
+            node,
+            f"q, k and v must have rank 4: {shown}",
+            "dims are batch, heads, sequence, head dim",
+        )
     if not q[0] == k[0] == v[0]:
-        raise reject(node, f"batch extents differ: {shown}", "give q, k and v the same batch")
+        raise reject(
+            node, f"batch extents differ: {shown}", "give q, k and v the same batch"
+        )
     if q[3] != k[3]:
-        raise reject(node, f"head dims of q and k differ: {shown}", "give q and k the same last extent")
+        raise reject(
+            node,
+            f"head dims of q and k differ: {shown}",
+            "give q and k the same last extent",
+        )
     if k[2] != v[2]:
-        raise reject(node, f"sequence lengths of k and v differ: {shown}", "give k and v the same sequence")
+        raise reject(
+            node,
+            f"sequence lengths of k and v differ: {shown}",
+            "give k and v the same sequence",
+        )
     if q[1] % k[1] or q[1] % v[1]:
-        raise reject(node, f"query heads are no multiple of key or value heads: {shown}", "make the head counts divide")
+        raise reject(
+            node,
+            f"query heads are no multiple of key or value heads: {shown}",
+            "make the head counts divide",
+        )
     return (q[0], q[1], q[2], k[2])
 
 
@@ -151,7 +121,9 @@ def _check_options(node: DraftNode, scores: Dims) -> None:
         dim = bias.need_dim()
         if len(dim) != 4 or not broadcasts_to(dim, scores):
             raise reject(
-                node, f"bias has dims {list(dim)}, the scores {list(scores)}", "it must broadcast to the scores"
+                node,
+                f"bias has dims {list(dim)}, the scores {list(scores)}",
+                "it must broadcast to the scores",
             )
         if bias.dtype is dtypes.BOOLEAN:
             raise cudnnGraphNotSupportedError(
@@ -159,30 +131,52 @@ def _check_options(node: DraftNode, scores: Dims) -> None:
                 fix="use 0 and minus infinity in a float type",
             )
     if sink is not None and sink.need_dim() != (1, heads, 1, 1):
-        raise reject(node, f"sink_token has dims {list(sink.need_dim())}", f"give it dims {[1, heads, 1, 1]}")
+        raise reject(
+            node,
+            f"sink_token has dims {list(sink.need_dim())}",
+            f"give it dims {[1, heads, 1, 1]}",
+        )
     check_scalar(node, "attn_scale")
     if "attn_scale" in node.inputs and node.attrs.get("attn_scale_value") is not None:
-        raise reject(node, "attn_scale is given as a number and as a tensor", "pass one of them")
+        raise reject(
+            node, "attn_scale is given as a number and as a tensor", "pass one of them"
+        )
     right = node.attrs.get("diagonal_band_right_bound")
     if isinstance(right, int) and right < 0:
-        raise reject(node, f"diagonal_band_right_bound is {right}", "it must be 0 or more")
+        raise reject(
+            node, f"diagonal_band_right_bound is {right}", "it must be 0 or more"
+        )
     _check_lengths(node, [node.inputs.get(p) for p in _LENGTHS], batch)
 
 
-def _check_lengths(node: DraftNode, lengths: list[DraftTensor | None], batch: int) -> None:
+def _check_lengths(
+    node: DraftNode, lengths: list[DraftTensor | None], batch: int
+) -> None:
     if node.attrs.get("use_padding_mask"):
         for port, tensor in zip(_LENGTHS, lengths, strict=True):
             if tensor is None:
                 raise reject(
-                    node, f"use_padding_mask is set, but {port} is missing", f"pass {port}= as INT32 [B, 1, 1, 1]"
+                    node,
+                    f"use_padding_mask is set, but {port} is missing",
+                    f"pass {port}= as INT32 [B, 1, 1, 1]",
                 )
             if tensor.need_dim() not in ((batch, 1, 1, 1), (batch,)):
-                raise reject(node, f"{port} has dims {list(tensor.need_dim())}", f"give it dims {[batch, 1, 1, 1]}")
+                raise reject(
+                    node,
+                    f"{port} has dims {list(tensor.need_dim())}",
+                    f"give it dims {[batch, 1, 1, 1]}",
+                )
     elif any(lengths):
-        raise reject(node, "seq_len_q or seq_len_kv is given without use_padding_mask", "pass use_padding_mask=True")
+        raise reject(
+            node,
+            "seq_len_q or seq_len_kv is given without use_padding_mask",
+            "pass use_padding_mask=True",
+        )
 
 
-def _lengths(xp: ArrayNamespace, arrays: Mapping[str, Array], attrs: Mapping[str, AttrValue]) -> list[Array] | None:
+def _lengths(
+    xp: ArrayNamespace, arrays: Mapping[str, Array], attrs: Mapping[str, AttrValue]
+) -> list[Array] | None:
     """Lengths of queries and keys as int64 [B, 1, 1, 1], None without a padding mask."""
     if not attrs.get("use_padding_mask"):
         return None
@@ -202,7 +196,10 @@ def _keep_mask(
         rules += [r < lengths[0], c < lengths[1]]
     if attrs.get("diagonal_alignment") == "BOTTOM_RIGHT":
         shift = num_columns - num_rows if lengths is None else lengths[1] - lengths[0]
-    right, left = attrs.get("diagonal_band_right_bound"), attrs.get("diagonal_band_left_bound")
+    right, left = (
+        attrs.get("diagonal_band_right_bound"),
+        attrs.get("diagonal_band_left_bound"),
+    )
     if right is not None:
         rules.append(c <= r + right + shift)
     if left is not None:
@@ -248,7 +245,9 @@ def _scores(
     return s if keep is None else xp.where(keep, s, xp.full_like(s, -math.inf))
 
 
-def _reference(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> dict[str, Array]:
+def _reference(
+    view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]
+) -> dict[str, Array]:
     attrs = dict(view.node.attrs)
     lengths = _lengths(xp, arrays, attrs)
     s = _scores(xp, arrays, attrs, lengths)
@@ -267,7 +266,9 @@ def _reference(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> 
     results = {O: _grouped_matmul(xp, p, arrays["v"]), MAX: m, SUM: total}
     stats = origin + xp.log(xp.where(is_empty, xp.ones_like(total), total))
     if lengths is not None:
-        is_empty = is_empty | (xp.reshape(xp.positions(m.shape[2], m), (1, 1, -1, 1)) >= lengths[0])
+        is_empty = is_empty | (
+            xp.reshape(xp.positions(m.shape[2], m), (1, 1, -1, 1)) >= lengths[0]
+        )
     stats = xp.where(is_empty, xp.full_like(stats, -math.inf), stats)
     results[STATS] = stats / math.log(2.0) if attrs.get("stats_use_log2") else stats
     return results
@@ -279,85 +280,49 @@ _IR_NAMES = {
 }  # fmt: skip
 
 
-def _decompose(b: FragmentBuilder, view: NodeView, args: dict[str, int]) -> dict[str, int]:
+def _decompose(
+    b: FragmentBuilder, view: NodeView, args: dict[str, int]
+) -> dict[str, int]:
     """One anchor for all results, which are picked from it."""
-    attrs: dict[str, Any] = {name: value for name, value in view.node.attrs if value is not None}
-    made = {port: out for port in (O, *_ROW_RESULTS) if (out := view.output(port)) is not None}
+    attrs: dict[str, Any] = {
+        name: value for name, value in view.node.attrs if value is not None
+    }
+    made = {
+        port: out
+        for port in (O, *_ROW_RESULTS)
+        if (out := view.output(port)) is not None
+    }
     ports = tuple(_IR_NAMES.get(port, port) for port in args)
     results = tuple(_IR_NAMES[port] for port in made)
-    anchor = b.emit("sdpa", *args.values(), dim=b.ranked(view.made(O).dim), **attrs, ports=ports, results=results)
-    return {port: b.emit("pick", anchor, dim=b.ranked(t.dim), result=_IR_NAMES[port]) for port, t in made.items()}
+    anchor = b.emit(
+        "sdpa",
+        *args.values(),
+        dim=b.ranked(view.made(O).dim),
+        **attrs,
+        ports=ports,
+        results=results,
+    )
+    return {
+        port: b.emit("pick", anchor, dim=b.ranked(t.dim), result=_IR_NAMES[port])
+        for port, t in made.items()
+    }
 
 
 def _cost(view: NodeView) -> Cost:
     q, k, v = (view.need(port).dim for port in "qkv")
     products = 2.0 * q[0] * q[1] * q[2] * k[2] * (q[3] + v[3])
-    return Cost(products + 6.0 * q[0] * q[1] * q[2] * k[2], view.in_bytes, view.out_bytes)
+    return Cost(
+        products + 6.0 * q[0] * q[1] * q[2] * k[2], view.in_bytes, view.out_bytes
+    )
 
-
-_OPTIONAL_PORTS = (
-    "attn_scale", "bias", "block_mask", "seq_len_q", "seq_len_kv", "paged_attention_k_table", "paged_attention_v_table",
-    "sink_token", "cu_seq_len_q", "cu_seq_len_kv", "kv_mask",
-)  # fmt: skip
-
-_CLASSIC = (  # table
-    "q", "k", "v", "is_inference", "attn_scale", "bias", "block_mask", "use_alibi_mask", "use_padding_mask",
-    "seq_len_q", "seq_len_kv", "use_causal_mask", "use_causal_mask_bottom_right", "sliding_window_length",
-    "diagonal_alignment", "diagonal_band_left_bound", "diagonal_band_right_bound", "dropout", "rng_dump",
-    "paged_attention_k_table", "paged_attention_v_table", "paged_attention_max_seq_len_kv", "max_total_seq_len_q",
-    "max_total_seq_len_kv", "compute_data_type", "name", "score_mod", "generate_stats", "implementation", "score_max",
-    "score_sum_exp", "sink_token", "unfuse_fma", "cu_seq_len_q", "cu_seq_len_kv", "stats_use_log2",
-)  # fmt: skip
-
-_ATTRS = (  # table
-    Attr("attn_scale_value", "float"),  # attn_scale as a number
-    Attr("has_dropout", "bool", False),
-    Attr("has_score_mod", "bool", False),
-    Attr("has_half_softmax", "bool", False),
-    Attr("use_alibi_mask", "bool", False),
-    Attr("use_padding_mask", "bool", False),
-    Attr("diagonal_alignment", "enum:diagonal_alignment", "TOP_LEFT"),
-    Attr("diagonal_band_left_bound", "int"),
-    Attr("diagonal_band_right_bound", "int"),
-    Attr("paged_attention_max_seq_len_kv", "int"),
-    Attr("max_total_seq_len_q", "int"),
-    Attr("max_total_seq_len_kv", "int"),
-    Attr("generate_stats", "bool"),
-    Attr("implementation", "enum:attention_implementation", "AUTO"),
-    Attr("unfuse_fma", "bool", False),
-    Attr("stats_use_log2", "bool", False),
-)  # fmt: skip
-
-_DOC = """Attention: softmax of scaled, biased and masked scores q k^T, times v; optionally its row statistics.
-
-Shapes:
-    q: [B, H, S_q, D_qk]; k: [B, H_k, S_kv, D_qk]; v: [B, H_v, S_kv, D_v]; H is a multiple of H_k and of H_v
-    O: [B, H, S_q, D_v]; Stats: [B, H, S_q, 1], logarithm of the sum of exp over each row's scores
-Args:
-    generate_stats: must be given, True or False; without statistics Stats is None
-    is_inference: the older form, not generate_stats
-    attn_scale: factor of q k^T, a number or a tensor of one element; 1 if left out
-    bias: added to the scaled scores, broadcasts to [B, H, S_q, S_kv]
-    use_causal_mask: row i sees columns 0 to i; use_causal_mask_bottom_right: counted from the last ones
-    diagonal_band_left_bound, diagonal_band_right_bound: row i sees columns above i - left, and up to i + right
-    use_padding_mask: rows and columns past seq_len_q and seq_len_kv, INT32 [B, 1, 1, 1], are left out
-"""
 
 SDPA = register(
     OpSchema(
         name="sdpa", family="attention",
-        inputs=(Port("q"), Port("k"), Port("v"), *(Port(p, is_optional=True) for p in _OPTIONAL_PORTS)),
+        inputs=(Port("q"), Port("k"), Port("v"), *(Port(p, is_optional=True) for p in OPTIONAL_PORTS)),
         outputs=(Port(O), *(Port(p, is_optional=True) for p in (STATS, "rng_dump", MAX, SUM))),
         infer=_infer, reference=_reference, cost=_cost, decompose=_decompose, samples=sdpa_samples,
-        call=Call(
-            positional=("q", "k", "v"), classic=_CLASSIC, doc=_DOC, names=_API,
-            arguments=(
-                "is_inference", "attn_scale", "use_causal_mask", "use_causal_mask_bottom_right",
-                "sliding_window_length", "dropout", "score_mod", "softmax_precision", "attn_scale_prefolded",
-            ),
-            hidden=("attn_scale_value", "has_dropout", "has_score_mod", "has_half_softmax"),
-            returns_list=True, prepare=_prepare, results=_results, aliases=("scaled_dot_product_flash_attention",),
-        ),
-        attrs=_ATTRS,
+        call=SDPA_CALL,
+        attrs=SDPA_ATTRS,
     )
 )  # fmt: skip

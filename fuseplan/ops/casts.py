@@ -29,13 +29,17 @@ def compute_type(compute: DType, *, judge: bool) -> DType:
     return _COMPUTE.get(compute.name, dtypes.FLOAT)
 
 
-def widen(xp: ArrayNamespace, x: Array, compute: DType, *, judge: bool = False) -> Array:
+def widen(
+    xp: ArrayNamespace, x: Array, compute: DType, *, judge: bool = False
+) -> Array:
     """An input in the type that references run in; for BOOLEAN compute 0 or 1."""
     target = xp.dtype(compute_type(compute, judge=judge))
     if compute is dtypes.BOOLEAN:
         return xp.astype(x != 0, target)
     if not compute.is_float and _is_floating(xp, x):
-        return float_to_int(xp, x, dtypes.INT64 if judge else _COMPUTE.get(compute.name, dtypes.INT32))
+        return float_to_int(
+            xp, x, dtypes.INT64 if judge else _COMPUTE.get(compute.name, dtypes.INT32)
+        )
     if x.dtype == target:
         return x
     if not compute.is_float:
@@ -56,7 +60,9 @@ def narrow(xp: ArrayNamespace, x: Array, t: DType) -> Array:
         x = _int_to_float64_odd(xp, x)
     if t in _SATURATING:
         x = xp.where(xp.abs(x) > t.max_finite, xp.sign(x) * t.max_finite, x)
-    if t is dtypes.FP8_E8M0:  # it has no zero; its least values are float32's subnormal ones, which are rounded here
+    if (
+        t is dtypes.FP8_E8M0
+    ):  # it has no zero; its least values are float32's subnormal ones, which are rounded here
         low = _LEAST_E8M0
         x = xp.where((x >= 0) & (x <= 1.5 * low), xp.full_like(x, low), x)
         x = xp.where((x > 1.5 * low) & (x < 2 * low), xp.full_like(x, 2 * low), x)
@@ -80,7 +86,10 @@ def _int_to_int(xp: ArrayNamespace, x: Array, t: DType) -> Array:
     high, low = t.high, t.low
     wide = xp.astype(x, xp.dtype(dtypes.INT64))
     full = xp.zeros_like(wide)
-    return xp.astype(xp.where(wide > high, full + high, xp.where(wide < low, full + low, wide)), xp.dtype(t))
+    return xp.astype(
+        xp.where(wide > high, full + high, xp.where(wide < low, full + low, wide)),
+        xp.dtype(t),
+    )
 
 
 def _is_floating(xp: ArrayNamespace, x: Array) -> bool:
@@ -94,10 +103,16 @@ def float_to_int(xp: ArrayNamespace, x: Array, t: DType) -> Array:
     x = xp.astype(x, xp.dtype(dtypes.DOUBLE))
     x = xp.round(xp.where(x != x, xp.zeros_like(x), x))
     high, low = t.high, t.low
-    inside = xp.where(x >= float(high), xp.zeros_like(x), xp.where(x <= float(low), xp.zeros_like(x), x))
+    inside = xp.where(
+        x >= float(high),
+        xp.zeros_like(x),
+        xp.where(x <= float(low), xp.zeros_like(x), x),
+    )
     made = xp.astype(inside, xp.dtype(dtypes.INT64))
     full = xp.zeros_like(made)
-    made = xp.where(x >= float(high), full + high, xp.where(x <= float(low), full + low, made))
+    made = xp.where(
+        x >= float(high), full + high, xp.where(x <= float(low), full + low, made)
+    )
     return xp.astype(made, xp.dtype(t))
 
 
@@ -108,7 +123,11 @@ def _to_float32_odd(xp: ArrayNamespace, x: Array) -> Array:
     int32 = xp.dtype(dtypes.INT32)
     bits = near.view(int32)
     # a step towards zero is one less in the bit pattern, for either sign
-    bits = xp.where((xp.abs(back) > xp.abs(x)) & (xp.abs(near) < float("inf")), bits - 1, bits)
-    is_finite = xp.abs(near) < float("inf")  # beyond float32's range there is no bit to set: infinity stays
+    bits = xp.where(
+        (xp.abs(back) > xp.abs(x)) & (xp.abs(near) < float("inf")), bits - 1, bits
+    )
+    is_finite = xp.abs(near) < float(
+        "inf"
+    )  # beyond float32's range there is no bit to set: infinity stays
     bits = xp.where((back != x) & (x == x) & is_finite, bits | 1, bits)
     return bits.view(near.dtype)

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import product
 from math import prod
 from typing import Any
 
-from fuseplan.errors import InvalidGraphError
 from fuseplan.ir.graph import AttrValue, DraftNode
 from fuseplan.ir.region import Cost
 from fuseplan.ops.arrays import ArrayNamespace
+from fuseplan.ops.conv_samples import W, X, Y, conv_samples
 from fuseplan.ops.draws import Draw, Draws, Pool
-from fuseplan.ops.schema import Array, Attr, Call, FragmentBuilder, NodeView, OpSchema, Port, Sample, register, reject
+from fuseplan.ops.schema import (
+    Array,
+    Attr,
+    Call,
+    FragmentBuilder,
+    NodeView,
+    OpSchema,
+    Port,
+    register,
+    reject,
+)
 from fuseplan.ops.shapes import Dims, channels_last, set_dim
 
-X, W, Y = "image", "weight", "y"
 _MODES = ("CROSS_CORRELATION", "CONVOLUTION")
 
 
@@ -37,7 +46,12 @@ def geometry(attrs: Mapping[str, AttrValue]) -> Geometry:
         return attrs.get(name) or ()
 
     both = ints("padding")
-    return Geometry(ints("pre_padding") or both, ints("post_padding") or both, ints("stride"), ints("dilation"))
+    return Geometry(
+        ints("pre_padding") or both,
+        ints("post_padding") or both,
+        ints("stride"),
+        ints("dilation"),
+    )
 
 
 def out_extents(image: Dims, weight: Dims, g: Geometry) -> Dims:
@@ -45,17 +59,31 @@ def out_extents(image: Dims, weight: Dims, g: Geometry) -> Dims:
     return tuple(
         1 + (s + pre + post - dil * (f - 1) - 1) // step
         for s, f, pre, post, step, dil in zip(
-            image[2:], weight[2:], g.pre_pad, g.post_pad, g.stride, g.dilation, strict=True
+            image[2:],
+            weight[2:],
+            g.pre_pad,
+            g.post_pad,
+            g.stride,
+            g.dilation,
+            strict=True,
         )
     )
 
 
 def _check_geometry(node: DraftNode, g: Geometry, num_axes: int) -> None:
-    if node.attrs.get("padding") and (node.attrs.get("pre_padding") or node.attrs.get("post_padding")):
-        raise reject(node, "padding is given together with pre_padding or post_padding", "give one of the two forms")
+    if node.attrs.get("padding") and (
+        node.attrs.get("pre_padding") or node.attrs.get("post_padding")
+    ):
+        raise reject(
+            node,
+            "padding is given together with pre_padding or post_padding",
+            "give one of the two forms",
+        )
     mode = node.attrs.get("convolution_mode") or _MODES[0]
     if mode not in _MODES:
-        raise reject(node, f"convolution_mode is {mode}", f"choose one of {', '.join(_MODES)}")
+        raise reject(
+            node, f"convolution_mode is {mode}", f"choose one of {', '.join(_MODES)}"
+        )
     for name, values, least in (
         ("padding (or pre_padding and post_padding)", g.pre_pad, 0),
         ("padding (or pre_padding and post_padding)", g.post_pad, 0),
@@ -63,9 +91,17 @@ def _check_geometry(node: DraftNode, g: Geometry, num_axes: int) -> None:
         ("dilation", g.dilation, 1),
     ):
         if not values:
-            raise reject(node, f"{name} is missing", f"give a list of {num_axes} numbers, one per spatial axis")
+            raise reject(
+                node,
+                f"{name} is missing",
+                f"give a list of {num_axes} numbers, one per spatial axis",
+            )
         if len(values) != num_axes or any(v < least for v in values):
-            raise reject(node, f"{name} is {list(values)}", f"give {num_axes} numbers, each at least {least}")
+            raise reject(
+                node,
+                f"{name} is {list(values)}",
+                f"give {num_axes} numbers, each at least {least}",
+            )
 
 
 def _infer(node: DraftNode) -> None:
@@ -73,7 +109,9 @@ def _infer(node: DraftNode) -> None:
     shown = f"image {list(x)}, weight {list(w)}"
     if len(x) != len(w) or not 3 <= len(x) <= 5:
         raise reject(
-            node, f"image and weight must have the same rank, 3 to 5: {shown}", "dims are N, C, then spatial axes"
+            node,
+            f"image and weight must have the same rank, 3 to 5: {shown}",
+            "dims are N, C, then spatial axes",
         )
     g = geometry(node.attrs)
     _check_geometry(node, g, len(x) - 2)
@@ -86,7 +124,9 @@ def _infer(node: DraftNode) -> None:
     spatial = out_extents(x, w, g)
     if any(e < 1 for e in spatial):
         raise reject(
-            node, f"output extents {list(spatial)} are not positive: {shown}", "add padding or use a smaller filter"
+            node,
+            f"output extents {list(spatial)} are not positive: {shown}",
+            "add padding or use a smaller filter",
         )
     set_dim(node, Y, (x[0], w[0], *spatial), channels_last)
 
@@ -95,13 +135,18 @@ def _pad(xp: ArrayNamespace, x: Array, g: Geometry) -> Array:
     """The image with zeros around its spatial axes."""
     for axis, (pre, post) in enumerate(zip(g.pre_pad, g.post_pad, strict=True), 2):
         line = xp.zeros_like(x[(slice(None),) * axis + (slice(0, 1),)])
-        zeros = [xp.broadcast_to(line, (*x.shape[:axis], n, *x.shape[axis + 1 :])) for n in (pre, post)]
+        zeros = [
+            xp.broadcast_to(line, (*x.shape[:axis], n, *x.shape[axis + 1 :]))
+            for n in (pre, post)
+        ]
         if pre or post:
             x = xp.concat([zeros[0], x, zeros[1]], axis=axis)
     return x
 
 
-def _reference(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> dict[str, Array]:
+def _reference(
+    view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]
+) -> dict[str, Array]:
     x, w, out = arrays[X], arrays[W], view.made(Y)
     attrs = dict(view.node.attrs)
     g = geometry(attrs)
@@ -115,34 +160,57 @@ def _reference(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> 
             slice(t * dil, t * dil + (e - 1) * step + 1, step)
             for t, dil, e, step in zip(tap, g.dilation, spatial, g.stride, strict=True)
         )
-        rows = xp.reshape(padded[channel_axes + window], (batch, groups, per_group, prod(spatial)))
-        at = tuple(n - 1 - t for n, t in zip(taps, tap, strict=True)) if is_flipped else tap
-        kernel = xp.reshape(w[channel_axes + at], (1, groups, filters // groups, per_group))
+        rows = xp.reshape(
+            padded[channel_axes + window], (batch, groups, per_group, prod(spatial))
+        )
+        at = (
+            tuple(n - 1 - t for n, t in zip(taps, tap, strict=True))
+            if is_flipped
+            else tap
+        )
+        kernel = xp.reshape(
+            w[channel_axes + at], (1, groups, filters // groups, per_group)
+        )
         part = xp.matmul(kernel, rows)
         total = part if total is None else total + part
     return {Y: xp.reshape(total, out.dim)}
 
 
-def _decompose(b: FragmentBuilder, view: NodeView, args: dict[str, int]) -> dict[str, int]:
+def _decompose(
+    b: FragmentBuilder, view: NodeView, args: dict[str, int]
+) -> dict[str, int]:
     attrs = dict(view.node.attrs)
     flip = attrs.get("convolution_mode") == "CONVOLUTION"
     dim = b.ranked(view.made(Y).dim)
-    return {Y: b.emit("conv_fprop", args[X], args[W], dim=dim, **asdict(geometry(attrs)), flip=flip)}
+    return {
+        Y: b.emit(
+            "conv_fprop",
+            args[X],
+            args[W],
+            dim=dim,
+            **asdict(geometry(attrs)),
+            flip=flip,
+        )
+    }
 
 
 def _cost(view: NodeView) -> Cost:
-    return Cost(2.0 * view.made(Y).numel * prod(view.need(W).dim[1:]), view.in_bytes, view.out_bytes)
+    return Cost(
+        2.0 * view.made(Y).numel * prod(view.need(W).dim[1:]),
+        view.in_bytes,
+        view.out_bytes,
+    )
 
 
 def _prepare(bound: dict[str, Any]) -> None:
     """`padding` becomes padding on both sides, unless both forms are given (which validation refuses)."""
-    if bound.get("padding") and not bound.get("pre_padding") and not bound.get("post_padding"):
+    if (
+        bound.get("padding")
+        and not bound.get("pre_padding")
+        and not bound.get("post_padding")
+    ):
         bound["pre_padding"] = bound["post_padding"] = bound["padding"]
         bound["padding"] = None
-
-
-def _attrs(pad: Any, stride: Any, dilation: Any, **more: AttrValue) -> dict[str, AttrValue]:
-    return {"pre_padding": pad, "post_padding": pad, "stride": stride, "dilation": dilation, **more}
 
 
 def _draw(pool: Pool) -> Draw | None:
@@ -150,7 +218,8 @@ def _draw(pool: Pool) -> Draw | None:
     rng, x = pool.rng, pool.of_rank(range(3, 6))
     _, c, *size = x.need_dim()
     taps, step, dilation, pre, post = (
-        tuple(rng.choice(values) for _ in size) for values in ((1, 2, 3), (1, 1, 2, 3), (1, 1, 2), (0, 1, 2), (0, 1, 2))
+        tuple(rng.choice(values) for _ in size)
+        for values in ((1, 2, 3), (1, 1, 2, 3), (1, 1, 2), (0, 1, 2), (0, 1, 2))
     )
     reach = ((t - 1) * d for t, d in zip(taps, dilation, strict=True))
     if any(r >= s + p + q for r, s, p, q in zip(reach, size, pre, post, strict=True)):
@@ -160,54 +229,26 @@ def _draw(pool: Pool) -> Draw | None:
     pads: dict[str, AttrValue] = {"pre_padding": pre, "post_padding": post}
     return Draw(
         {X: x, W: w},
-        attrs={**pads, "stride": step, "dilation": dilation, "convolution_mode": rng.choice(_MODES)},
+        attrs={
+            **pads,
+            "stride": step,
+            "dilation": dilation,
+            "convolution_mode": rng.choice(_MODES),
+        },
     )
-
-
-def _samples() -> Iterable[Sample]:
-    bad = InvalidGraphError
-    nhwc = ((2, 4, 5, 6), "FLOAT", (120, 1, 24, 4))
-    krsc = ((3, 4, 3, 3), "FLOAT", (36, 1, 12, 4))
-    plain, one = _attrs((1, 1), (1, 1), (1, 1)), _attrs((0, 0), (1, 1), (1, 1))
-    yield Sample("same-3x3", {X: nhwc, W: krsc}, plain)
-    yield Sample("nchw", {X: ((1, 3, 5, 7), "FLOAT"), W: ((2, 3, 3, 2), "FLOAT")}, plain)
-    yield Sample(
-        "stride-dilation", {X: ((1, 3, 9, 8), "FLOAT"), W: ((2, 3, 3, 2), "FLOAT")}, _attrs((2, 1), (2, 3), (2, 3))
-    )
-    yield Sample("flipped", {X: nhwc, W: krsc}, {**plain, "convolution_mode": "CONVOLUTION"})
-    yield Sample("grouped", {X: ((2, 6, 4, 4), "FLOAT"), W: ((4, 3, 2, 3), "FLOAT")}, plain)
-    yield Sample("depthwise", {X: ((1, 5, 4, 4), "FLOAT"), W: ((5, 1, 3, 3), "FLOAT")}, plain)
-    yield Sample("one-by-one", {X: ((2, 3, 4, 1), "FLOAT"), W: ((5, 3, 1, 1), "FLOAT")}, one)
-    yield Sample(
-        "asymmetric-pad",
-        {X: ((1, 2, 4, 5), "FLOAT"), W: ((3, 2, 3, 3), "FLOAT")},
-        {"pre_padding": (0, 2), "post_padding": (1, 0), "stride": (1, 2), "dilation": (1, 1)},
-    )
-    yield Sample("one-axis", {X: ((2, 3, 11), "FLOAT"), W: ((4, 3, 3), "FLOAT")}, _attrs((1,), (2,), (1,)))
-    yield Sample(
-        "three-axes",
-        {X: ((1, 2, 3, 4, 5), "FLOAT"), W: ((2, 2, 2, 2, 3), "FLOAT")},
-        _attrs((1,) * 3, (1,) * 3, (1,) * 3),
-    )
-    yield Sample("half", {X: (nhwc[0], "HALF", nhwc[2]), W: (krsc[0], "HALF", krsc[2])}, plain, types={Y: "HALF"})
-    yield Sample("bf16", {X: (nhwc[0], "BFLOAT16"), W: (krsc[0], "BFLOAT16")}, plain, types={Y: "BFLOAT16"})
-    yield Sample("zero-stride", {X: ((2, 4, 5, 6), "FLOAT", (0, 0, 6, 1)), W: krsc}, plain)
-    yield Sample("padding-form", {X: nhwc, W: krsc}, {"padding": (1, 1), "stride": (1, 1), "dilation": (1, 1)})
-    yield Sample("int8", {X: (nhwc[0], "INT8"), W: (krsc[0], "INT8")}, plain, types={Y: "INT32"}, compute="INT32")
-    yield Sample("pad-missing", {X: nhwc, W: krsc}, {"stride": (1, 1), "dilation": (1, 1)}, fails=bad)
-    yield Sample("stride-missing", {X: nhwc, W: krsc}, _attrs((1, 1), None, (1, 1)), fails=bad)
-    yield Sample("dilation-zero", {X: nhwc, W: krsc}, _attrs((1, 1), (1, 1), (1, 0)), fails=bad)
-    yield Sample("pad-negative", {X: nhwc, W: krsc}, _attrs((1, -1), (1, 1), (1, 1)), fails=bad)
-    yield Sample("pad-too-short", {X: nhwc, W: krsc}, _attrs((1,), (1, 1), (1, 1)), fails=bad)
-    yield Sample("both-pads", {X: nhwc, W: krsc}, {**plain, "padding": (1, 1)}, fails=bad)
-    yield Sample("filter-too-large", {X: ((1, 3, 2, 2), "FLOAT"), W: ((2, 3, 3, 3), "FLOAT")}, one, fails=bad)
-    yield Sample("groups-wrong", {X: ((1, 5, 4, 4), "FLOAT"), W: ((2, 3, 3, 3), "FLOAT")}, plain, fails=bad)
-    yield Sample("rank-wrong", {X: ((1, 5, 4, 4), "FLOAT"), W: ((2, 5, 3), "FLOAT")}, plain, fails=bad)
-    yield Sample("output-dims", {X: nhwc, W: krsc}, plain, {Y: (2, 3, 4, 4)}, fails=bad)
 
 
 _CALL = Call(
-    positional=(X, W, "padding", "pre_padding", "post_padding", "stride", "dilation", "convolution_mode"),
+    positional=(
+        X,
+        W,
+        "padding",
+        "pre_padding",
+        "post_padding",
+        "stride",
+        "dilation",
+        "convolution_mode",
+    ),
     classic=(
         X,
         W,
@@ -242,11 +283,20 @@ CONV_FPROP = register(
         reference=_reference,
         cost=_cost,
         decompose=_decompose,
-        samples=_samples,
+        samples=conv_samples,
         draws=Draws(_draw, weight=3.0),
         call=_CALL,
         attrs=(
-            *(Attr(name, "ints") for name in ("padding", "pre_padding", "post_padding", "stride", "dilation")),
+            *(
+                Attr(name, "ints")
+                for name in (
+                    "padding",
+                    "pre_padding",
+                    "post_padding",
+                    "stride",
+                    "dilation",
+                )
+            ),
             Attr("convolution_mode", "enum:convolution_mode", _MODES[0]),
         ),
     )

@@ -41,7 +41,9 @@ class Pool(Protocol):
         """A new input of any type and strides."""
         ...
 
-    def scalar(self, rank: int, value: float | None = None, dtype: DType | None = None) -> DraftTensor:
+    def scalar(
+        self, rank: int, value: float | None = None, dtype: DType | None = None
+    ) -> DraftTensor:
         """A host scalar: baked in, owned by the graph, or passed by the caller; with a value, never the last."""
         ...
 

@@ -20,24 +20,34 @@ Array = Any
 class Casts(Protocol):
     """Conversions around references: those of the `array` engine, or the judge's, which share no code."""
 
-    def widen(self, xp: ArrayNamespace, x: Array, compute: DType, *, judge: bool = False) -> Array: ...
+    def widen(
+        self, xp: ArrayNamespace, x: Array, compute: DType, *, judge: bool = False
+    ) -> Array: ...
 
     def narrow(self, xp: ArrayNamespace, x: Array, t: DType) -> Array: ...
 
 
-def run_reference(view: NodeView, xp: ArrayNamespace, args: dict[str, Array]) -> dict[str, Array]:
+def run_reference(
+    view: NodeView, xp: ArrayNamespace, args: dict[str, Array]
+) -> dict[str, Array]:
     """The results of one node by port."""
     return schema_of(view.node.op).reference(view, xp, args)
 
 
-def run_in_compute_type(view: NodeView, xp: ArrayNamespace, args: dict[str, Array]) -> dict[str, Array]:
+def run_in_compute_type(
+    view: NodeView, xp: ArrayNamespace, args: dict[str, Array]
+) -> dict[str, Array]:
     """The same with operands and results rounded to a compute type under 32 bits, which references run in FLOAT."""
     t = view.compute
     if not t.is_float or t.bits >= 32:
         return run_reference(view, xp, args)
-    rounded = {port: casts.widen(xp, casts.narrow(xp, x, t), t) for port, x in args.items()}
+    rounded = {
+        port: casts.widen(xp, casts.narrow(xp, x, t), t) for port, x in args.items()
+    }
     made = run_reference(view, xp, rounded)
-    return {port: casts.widen(xp, casts.narrow(xp, y, t), t) for port, y in made.items()}
+    return {
+        port: casts.widen(xp, casts.narrow(xp, y, t), t) for port, y in made.items()
+    }
 
 
 def evaluate(
@@ -57,13 +67,18 @@ def evaluate(
     by = by or (judge_casts if judge else casts)
     wanted = set(graph.output_uids) | set(keep)
     live: dict[int, Array] = {
-        uid: inputs[uid] if uid in inputs else scalar_array(xp, graph.tensors[uid], inputs, by)
+        uid: inputs[uid]
+        if uid in inputs
+        else scalar_array(xp, graph.tensors[uid], inputs, by)
         for uid in graph.input_uids
     }
     last_use = {uid: uses[-1] for uid, uses in graph.consumers.items()}
     out: dict[int, Array] = {uid: live[uid] for uid in wanted if uid in live}
     for node in graph.nodes:
-        args = {port: by.widen(xp, live[uid], node.compute, judge=judge) for port, uid in node.inputs}
+        args = {
+            port: by.widen(xp, live[uid], node.compute, judge=judge)
+            for port, uid in node.inputs
+        }
         results = run(NodeView(node, graph), xp, args)
         for port, uid in node.outputs:
             spec = graph.tensors[uid]
@@ -80,16 +95,22 @@ def evaluate(
     return out
 
 
-def scalar_array(xp: ArrayNamespace, spec: TensorSpec, inputs: Mapping[int, Array], by: Casts = casts) -> Array:
+def scalar_array(
+    xp: ArrayNamespace, spec: TensorSpec, inputs: Mapping[int, Array], by: Casts = casts
+) -> Array:
     """The value that the graph itself owns, as an array of dims 1. Raises KeyError if it owns none."""
     if spec.value is None:
         raise KeyError(f"no input for tensor {spec.name!r} (uid {spec.uid})")
     wide = numpy_dtype(dtypes.DOUBLE if spec.dtype.is_float else dtypes.INT64)
     with np.errstate(over="ignore"):
-        made = by.narrow(numpy_namespace(), np.full(spec.dim, spec.value, wide), spec.dtype)
+        made = by.narrow(
+            numpy_namespace(), np.full(spec.dim, spec.value, wide), spec.dtype
+        )
     if not xp.is_torch:
         return made
-    return xp.astype(xp.asarray(made.astype(wide), **_beside(xp, inputs)), xp.dtype(spec.dtype))
+    return xp.astype(
+        xp.asarray(made.astype(wide), **_beside(xp, inputs)), xp.dtype(spec.dtype)
+    )
 
 
 def _beside(xp: ArrayNamespace, inputs: Mapping[int, Array]) -> dict[str, Any]:
@@ -100,11 +121,17 @@ def _beside(xp: ArrayNamespace, inputs: Mapping[int, Array]) -> dict[str, Any]:
     return {}
 
 
-def run_judge(graph: Graph, inputs: Mapping[int, Array], xp: ArrayNamespace | None = None) -> dict[int, Array]:
+def run_judge(
+    graph: Graph, inputs: Mapping[int, Array], xp: ArrayNamespace | None = None
+) -> dict[int, Array]:
     """The float64 results that candidates are compared with, by uid."""
-    return evaluate(graph, inputs, xp or numpy_namespace(), judge=True, run=run_reference)
+    return evaluate(
+        graph, inputs, xp or numpy_namespace(), judge=True, run=run_reference
+    )
 
 
-def run_declared(graph: Graph, inputs: Mapping[int, Array], xp: ArrayNamespace | None = None) -> dict[int, Array]:
+def run_declared(
+    graph: Graph, inputs: Mapping[int, Array], xp: ArrayNamespace | None = None
+) -> dict[int, Array]:
     """The results in the declared types, by uid: what the `array` engine computes."""
     return evaluate(graph, inputs, xp or numpy_namespace())

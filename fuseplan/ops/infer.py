@@ -6,7 +6,13 @@ from math import prod
 
 from fuseplan import dtypes
 from fuseplan.errors import InvalidGraphError
-from fuseplan.ir.graph import DraftNode, DraftTensor, GraphBuilder, packed_stride, span_elements
+from fuseplan.ir.graph import (
+    DraftNode,
+    DraftTensor,
+    GraphBuilder,
+    packed_stride,
+    span_elements,
+)
 from fuseplan.ops.schema import api_name, reject, schema_of
 
 #: so that the bytes of a tensor, and offsets in it, fit 64 bits
@@ -38,11 +44,19 @@ def complete(builder: GraphBuilder) -> None:
         node.compute = node.compute or compute
         schema.infer(node)
         for port, tensor in node.outputs.items():
-            _check_maker(node, port, tensor, is_made=id(tensor) in made, is_read=id(tensor) in seen)
+            _check_maker(
+                node,
+                port,
+                tensor,
+                is_made=id(tensor) in made,
+                is_read=id(tensor) in seen,
+            )
             made.add(id(tensor))
             seen.add(id(tensor))
             if tensor.dtype is None:
-                tensor.dtype = intermediate if tensor.is_virtual else (io or intermediate)
+                tensor.dtype = (
+                    intermediate if tensor.is_virtual else (io or intermediate)
+                )
             _check_result(node, port, tensor)
 
 
@@ -52,21 +66,30 @@ def need_arguments(node: DraftNode) -> None:
     for port in schema.inputs:
         if not port.is_optional and port.name not in node.inputs:
             name = schema.call.name(port.name)
-            raise reject(node, f"input {name!r} is missing", f"pass a tensor as {name}=")
+            raise reject(
+                node, f"input {name!r} is missing", f"pass a tensor as {name}="
+            )
     for attr in schema.attrs:
         if attr.is_required and node.attrs.get(attr.name) is None:
             name = schema.call.name(attr.name)
-            raise reject(node, f"attribute {name!r} is missing", f"pass {name}= to {node.op}()")
+            raise reject(
+                node, f"attribute {name!r} is missing", f"pass {name}= to {node.op}()"
+            )
 
 
-def _complete_input(node: DraftNode, tensor: DraftTensor, io: dtypes.DType | None) -> None:
+def _complete_input(
+    node: DraftNode, tensor: DraftTensor, io: dtypes.DType | None
+) -> None:
     if tensor.dim is None or not tensor.dim:
         if tensor.is_virtual:
             raise InvalidGraphError(
                 f"tensor {tensor.name!r} is virtual, but no node before {node.name!r} makes it",
                 fix="add the node that makes it first, or do not mark it virtual",
             )
-        raise InvalidGraphError(f"tensor {tensor.name!r} (input of {node.name!r}) has no dims", fix="call set_dim")
+        raise InvalidGraphError(
+            f"tensor {tensor.name!r} (input of {node.name!r}) has no dims",
+            fix="call set_dim",
+        )
     if tensor.dtype is None:
         if io is None:
             raise InvalidGraphError(
@@ -104,15 +127,29 @@ def _check_scalar_value(tensor: DraftTensor) -> None:
         )
 
 
-def _check_maker(node: DraftNode, port: str, tensor: DraftTensor, *, is_made: bool, is_read: bool) -> None:
+def _check_maker(
+    node: DraftNode, port: str, tensor: DraftTensor, *, is_made: bool, is_read: bool
+) -> None:
     """A tensor is made once, before it is read, and is no value of the graph's. Raises InvalidGraphError."""
     what = f"output {api_name(node, port)!r} ({tensor.name!r})"
     if is_made:
-        raise reject(node, f"{what} is made by an earlier output already", "pass a tensor of its own")
+        raise reject(
+            node,
+            f"{what} is made by an earlier output already",
+            "pass a tensor of its own",
+        )
     if is_read:
-        raise reject(node, f"{what} is read by this node or an earlier one", "pass a tensor of its own")
+        raise reject(
+            node,
+            f"{what} is read by this node or an earlier one",
+            "pass a tensor of its own",
+        )
     if tensor.value is not None:
-        raise reject(node, f"{what} is a scalar that the graph owns", "pass a tensor made with tensor()")
+        raise reject(
+            node,
+            f"{what} is a scalar that the graph owns",
+            "pass a tensor made with tensor()",
+        )
 
 
 def check_layout(tensor: DraftTensor) -> None:
@@ -124,10 +161,14 @@ def check_layout(tensor: DraftTensor) -> None:
             fix="give one stride per dim",
         )
     if any(d < 1 for d in dim):
-        raise InvalidGraphError(f"tensor {tensor.name!r} has dims {list(dim)}", fix="every extent must be at least 1")
+        raise InvalidGraphError(
+            f"tensor {tensor.name!r} has dims {list(dim)}",
+            fix="every extent must be at least 1",
+        )
     if any(s < 0 for s in stride):
         raise InvalidGraphError(
-            f"tensor {tensor.name!r} has strides {list(stride)}", fix="strides must not be negative"
+            f"tensor {tensor.name!r} has strides {list(stride)}",
+            fix="strides must not be negative",
         )
     if max(span_elements(dim, stride), prod(dim)) > MAX_ELEMENTS:
         raise InvalidGraphError(
@@ -149,15 +190,24 @@ def has_overlap(dim: tuple[int, ...], stride: tuple[int, ...]) -> bool:
 def _check_result(node: DraftNode, port: str, tensor: DraftTensor) -> None:
     if tensor.dim is None:
         raise reject(
-            node, f"dims of output {api_name(node, port)!r} ({tensor.name!r}) are not set", "call set_dim on the output"
+            node,
+            f"dims of output {api_name(node, port)!r} ({tensor.name!r}) are not set",
+            "call set_dim on the output",
         )
     if tensor.stride is None:
         tensor.stride = packed_stride(tensor.dim)
     check_layout(tensor)
     if tensor.is_virtual and tensor.is_pass_by_value:
-        raise InvalidGraphError(f"tensor {tensor.name!r} is virtual and pass-by-value", fix="choose one of the two")
+        raise InvalidGraphError(
+            f"tensor {tensor.name!r} is virtual and pass-by-value",
+            fix="choose one of the two",
+        )
     if tensor.is_pass_by_value:
-        raise reject(node, f"output {tensor.name!r} is pass-by-value", "outputs are written to device buffers")
+        raise reject(
+            node,
+            f"output {tensor.name!r} is pass-by-value",
+            "outputs are written to device buffers",
+        )
     if not tensor.is_virtual and has_overlap(tensor.dim, tensor.stride):
         raise InvalidGraphError(
             f"output {tensor.name!r} of node {node.name!r} has overlapping elements: dims {list(tensor.dim)}, "

@@ -44,22 +44,36 @@ def ulp(x: Any, t: DType) -> Any:
     """Distance to the next value of `t` at |x|, as float64; 0 for integer types."""
     if not t.is_float:
         return np.zeros(np.shape(x))
-    exponent_floor = {"FLOAT": -126, "DOUBLE": -1022, "HALF": -14, "BFLOAT16": -126, "FP8_E4M3": -6, "FP8_E5M2": -14}
+    exponent_floor = {
+        "FLOAT": -126,
+        "DOUBLE": -1022,
+        "HALF": -14,
+        "BFLOAT16": -126,
+        "FP8_E4M3": -6,
+        "FP8_E5M2": -14,
+    }
     with np.errstate(all="ignore"):
         size = np.where(np.isfinite(x), np.abs(x), 0.0)
         exponent = np.frexp(np.maximum(size, 1e-300))[1] - 1
-    return np.ldexp(1.0, np.maximum(exponent, exponent_floor.get(t.name, -126)) - t.mantissa_bits)
+    return np.ldexp(
+        1.0, np.maximum(exponent, exponent_floor.get(t.name, -126)) - t.mantissa_bits
+    )
 
 
 def is_exact(graph: Graph) -> bool:
     """Whether the graph is made only of correctly rounded operations in FLOAT (or on integers)."""
     return all(
-        schema_of(n.op).is_exact_at(n) and n.compute in (dtypes.FLOAT, dtypes.INT32, dtypes.INT64, dtypes.BOOLEAN)
+        schema_of(n.op).is_exact_at(n)
+        and n.compute in (dtypes.FLOAT, dtypes.INT32, dtypes.INT64, dtypes.BOOLEAN)
         for n in graph.nodes
-    ) and all(t.dtype is dtypes.FLOAT or not t.dtype.is_float for t in graph.tensors.values())
+    ) and all(
+        t.dtype is dtypes.FLOAT or not t.dtype.is_float for t in graph.tensors.values()
+    )
 
 
-def judge(graph: Graph, inputs: Mapping[int, Any], candidate: Mapping[int, Any]) -> Verdict:
+def judge(
+    graph: Graph, inputs: Mapping[int, Any], candidate: Mapping[int, Any]
+) -> Verdict:
     """Judge a candidate's outputs by the rule of docs/design/0003-rule-of-right.md.
 
     Args:
@@ -69,42 +83,83 @@ def judge(graph: Graph, inputs: Mapping[int, Any], candidate: Mapping[int, Any])
     """
     with np.errstate(all="ignore"):
         if is_exact(graph):
-            same = evaluate(graph, inputs, numpy_namespace(), run=run_reference, by=judge_casts)
-            return _combine([_bitwise(graph, uid, a, candidate[uid]) for uid, a in same.items()])
-        exact = {uid: np.asarray(a, dtype=np.float64) for uid, a in run_judge(graph, inputs).items()}
+            same = evaluate(
+                graph, inputs, numpy_namespace(), run=run_reference, by=judge_casts
+            )
+            return _combine(
+                [_bitwise(graph, uid, a, candidate[uid]) for uid, a in same.items()]
+            )
+        exact = {
+            uid: np.asarray(a, dtype=np.float64)
+            for uid, a in run_judge(graph, inputs).items()
+        }
         spread = {uid: np.zeros(a.shape) for uid, a in exact.items()}
         for seed in range(NUM_UNMOVED_RUNS + NUM_PERTURBED_RUNS):
             for uid, p in run_perturbed(graph, inputs, seed).items():
                 p = np.asarray(p, dtype=np.float64)
-                gap = np.where((p == exact[uid]) | (np.isnan(p) & np.isnan(exact[uid])), 0.0, np.abs(p - exact[uid]))
-                spread[uid] = np.maximum(spread[uid], np.where(np.isnan(gap), np.inf, gap))
-        return _combine([_within(graph, uid, exact[uid], spread[uid], candidate[uid]) for uid in exact])
+                gap = np.where(
+                    (p == exact[uid]) | (np.isnan(p) & np.isnan(exact[uid])),
+                    0.0,
+                    np.abs(p - exact[uid]),
+                )
+                spread[uid] = np.maximum(
+                    spread[uid], np.where(np.isnan(gap), np.inf, gap)
+                )
+        return _combine(
+            [
+                _within(graph, uid, exact[uid], spread[uid], candidate[uid])
+                for uid in exact
+            ]
+        )
 
 
 def _bitwise(graph: Graph, uid: int, a: Any, c: Any) -> Verdict:
     same = (a == c) | ((a != a) & (c != c))
-    return _verdict(graph, uid, np.asarray(a), np.asarray(c), np.where(same, 0.0, np.inf), np.zeros(np.shape(a), bool))
+    return _verdict(
+        graph,
+        uid,
+        np.asarray(a),
+        np.asarray(c),
+        np.where(same, 0.0, np.inf),
+        np.zeros(np.shape(a), bool),
+    )
 
 
 def _within(graph: Graph, uid: int, exact: Any, spread: Any, c: Any) -> Verdict:
     spec = graph.tensors[uid]
     c = np.asarray(c, dtype=np.float64)
-    undecided = spread > UNDECIDED_SPREAD * np.maximum(np.abs(exact), ulp(0.0, spec.dtype))
+    undecided = spread > UNDECIDED_SPREAD * np.maximum(
+        np.abs(exact), ulp(0.0, spec.dtype)
+    )
     if spec.dtype.is_float:  # a subnormal's spread is large in relative terms only
         undecided &= spread > 4 * ulp(exact, spec.dtype)
-    undecided |= np.isinf(spread)  # an honest run overflows, or gives NaN, where the judge does not, or the reverse
+    undecided |= np.isinf(
+        spread
+    )  # an honest run overflows, or gives NaN, where the judge does not, or the reverse
     bound = 8 * spread + 4 * ulp(exact, spec.dtype)
-    same = (c == exact) | (np.isnan(c) & np.isnan(exact)) | (np.isinf(exact) & (c == exact))
-    error = np.where(same, 0.0, np.abs(c - exact) / np.where(bound > 0, bound, np.finfo(float).tiny))
-    return _verdict(graph, uid, exact, c, np.where(np.isnan(error), np.inf, error), undecided)
+    same = (
+        (c == exact)
+        | (np.isnan(c) & np.isnan(exact))
+        | (np.isinf(exact) & (c == exact))
+    )
+    error = np.where(
+        same, 0.0, np.abs(c - exact) / np.where(bound > 0, bound, np.finfo(float).tiny)
+    )
+    return _verdict(
+        graph, uid, exact, c, np.where(np.isnan(error), np.inf, error), undecided
+    )
 
 
-def _verdict(graph: Graph, uid: int, exact: Any, c: Any, over: Any, undecided: Any) -> Verdict:
+def _verdict(
+    graph: Graph, uid: int, exact: Any, c: Any, over: Any, undecided: Any
+) -> Verdict:
     wrong = (over > 1.0) & ~undecided
     decided = np.where(undecided, 0.0, over)
     message = ""
     if wrong.any():
-        at = tuple(int(i) for i in np.unravel_index(int(np.argmax(decided)), np.shape(decided)))
+        at = tuple(
+            int(i) for i in np.unravel_index(int(np.argmax(decided)), np.shape(decided))
+        )
         message = f"output {graph.tensors[uid].name!r} at {list(at)}: got {c[at]!r}, judge says {exact[at]!r}"
     return Verdict(
         not wrong.any(), int(wrong.sum()), int(undecided.sum()), int(np.size(over)),
@@ -120,7 +175,9 @@ def _combine(parts: list[Verdict]) -> Verdict:
     )  # fmt: skip
 
 
-def is_right_by_norm(xp: Any, exact: Any, declared: Any, candidate: Any, t: DType, rows: int = 256) -> bool:
+def is_right_by_norm(
+    xp: Any, exact: Any, declared: Any, candidate: Any, t: DType, rows: int = 256
+) -> bool:
     """The tuner's rule, on arrays of `xp`: ``||C-J|| <= 2 ||A-J|| + 4 ulp ||J||`` over each block of rows.
 
     Args:
@@ -133,11 +190,17 @@ def is_right_by_norm(xp: Any, exact: Any, declared: Any, candidate: Any, t: DTyp
     j, a, c = (_as_rows(xp, xp.astype(x, double)) for x in (exact, declared, candidate))
     for start in range(0, int(j.shape[0]), rows):
         jb, ab, cb = (x[start : start + rows, :] for x in (j, a, c))
-        odd = (jb != jb) | (xp.abs(jb) == float("inf"))  # NaN and infinities must agree as such
-        if not bool(xp.all(xp.where(odd, (cb == jb) | ((cb != cb) & (jb != jb)), cb == cb))):
+        odd = (jb != jb) | (
+            xp.abs(jb) == float("inf")
+        )  # NaN and infinities must agree as such
+        if not bool(
+            xp.all(xp.where(odd, (cb == jb) | ((cb != cb) & (jb != jb)), cb == cb))
+        ):
             return False
         zero = xp.zeros_like(jb)
-        gap, ref, size = (_norm(xp, xp.where(odd, zero, x)) for x in (cb - jb, ab - jb, jb))
+        gap, ref, size = (
+            _norm(xp, xp.where(odd, zero, x)) for x in (cb - jb, ab - jb, jb)
+        )
         if not gap <= 2 * ref + 4 * eps * size:
             return False
     return True

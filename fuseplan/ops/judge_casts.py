@@ -18,7 +18,9 @@ _LEAST_EXPONENT = {
 }  # fmt: skip
 
 
-def widen(xp: ArrayNamespace, x: Array, compute: DType, *, judge: bool = False) -> Array:
+def widen(
+    xp: ArrayNamespace, x: Array, compute: DType, *, judge: bool = False
+) -> Array:
     """An input in the type that references run in; for BOOLEAN compute 0 or 1."""
     if compute.is_float:
         target = dtypes.DOUBLE if judge or compute is dtypes.DOUBLE else dtypes.FLOAT
@@ -45,8 +47,13 @@ def _whole(xp: ArrayNamespace, x: Array, t: DType) -> Array:
     else:
         x = xp.astype(x, xp.dtype(dtypes.DOUBLE))
         x = xp.round(xp.where(x != x, xp.zeros_like(x), x))
-        above, below = x >= float(t.high + 1), x < float(t.low)  # float64 holds both limits
-        x = xp.astype(xp.where(above | below, xp.zeros_like(x), x), xp.dtype(dtypes.INT64))
+        above, below = (
+            x >= float(t.high + 1),
+            x < float(t.low),
+        )  # float64 holds both limits
+        x = xp.astype(
+            xp.where(above | below, xp.zeros_like(x), x), xp.dtype(dtypes.INT64)
+        )
     zero = xp.zeros_like(x)
     return xp.where(above, zero + t.high, xp.where(below, zero + t.low, x))
 
@@ -54,7 +61,9 @@ def _whole(xp: ArrayNamespace, x: Array, t: DType) -> Array:
 def _on_grid(x: Array, t: DType) -> Array:
     """The nearest value of `t`, of two the even one: a whole number of steps, which are powers of two."""
     exponent = np.frexp(x)[1] - 1
-    step = np.ldexp(1.0, np.maximum(exponent, _LEAST_EXPONENT[t.name]) - t.mantissa_bits)
+    step = np.ldexp(
+        1.0, np.maximum(exponent, _LEAST_EXPONENT[t.name]) - t.mantissa_bits
+    )
     near = np.rint(x / step) * step
     if t is dtypes.FP8_E8M0:  # no sign and no zero
         near = np.where(x >= 0, np.maximum(near, 2.0**-127), np.nan)

@@ -13,8 +13,27 @@ from fuseplan.ir.graph import DraftNode
 from fuseplan.ir.region import Cost
 from fuseplan.ops.arrays import ArrayNamespace
 from fuseplan.ops.draws import Draw, Draws, Pool
-from fuseplan.ops.schema import Array, Attr, Call, FragmentBuilder, NodeView, OpSchema, Port, Sample, register, reject
-from fuseplan.ops.shapes import Dims, broadcasts_to, check_scalar, keep_order, need_stride, same_stride, set_dim
+from fuseplan.ops.schema import (
+    Array,
+    Attr,
+    Call,
+    FragmentBuilder,
+    NodeView,
+    OpSchema,
+    Port,
+    Sample,
+    register,
+    reject,
+)
+from fuseplan.ops.shapes import (
+    Dims,
+    broadcasts_to,
+    check_scalar,
+    keep_order,
+    need_stride,
+    same_stride,
+    set_dim,
+)
 
 X, SCALE, BIAS, EPS = "input", "scale", "bias", "eps"
 Y, MEAN, INV = "y", "mean", "inv_std"
@@ -66,7 +85,11 @@ def _user_stats(node: DraftNode, x: Dims) -> Dims | None:
                 "statistics have the input's dims, with 1 on the normalised axes",
             )
         if found is not None and tensor.dim != found:
-            raise reject(node, f"mean has dims {list(found)}, inv_var {list(tensor.dim)}", "give both the same dims")
+            raise reject(
+                node,
+                f"mean has dims {list(found)}, inv_var {list(tensor.dim)}",
+                "give both the same dims",
+            )
         found = tensor.dim
     return found
 
@@ -79,7 +102,12 @@ def _infer(node: DraftNode) -> None:
     user = _user_stats(node, x)
     if scale is None and BIAS in node.inputs and node.op == "layernorm":
         raise reject(node, "bias is given without scale", "pass a scale of ones")
-    if scale is None and user is None and node.op == "rmsnorm" and sum(d != 1 for d in x[1:]) > 1:
+    if (
+        scale is None
+        and user is None
+        and node.op == "rmsnorm"
+        and sum(d != 1 for d in x[1:]) > 1
+    ):
         raise reject(
             node,
             f"without scale and inv_var dims, the normalised axes of an input of dims {list(x)} are not known",
@@ -95,17 +123,23 @@ def _infer(node: DraftNode) -> None:
 
 def _axes(view: NodeView) -> tuple[int, ...]:
     scale, stats = view.input(SCALE), view.output(INV) or view.output(MEAN)
-    return normalised_axes(view.need(X).dim, scale.dim if scale else None, stats.dim if stats else None)
+    return normalised_axes(
+        view.need(X).dim, scale.dim if scale else None, stats.dim if stats else None
+    )
 
 
 def _average(xp: ArrayNamespace, x: Array, axes: tuple[int, ...]) -> Array:
     """Mean over `axes`, which stay as 1."""
     if not axes:
         return x
-    return xp.sum(x, axis=axes, keepdims=True, dtype=x.dtype) / prod(x.shape[a] for a in axes)
+    return xp.sum(x, axis=axes, keepdims=True, dtype=x.dtype) / prod(
+        x.shape[a] for a in axes
+    )
 
 
-def _finish(xp: ArrayNamespace, view: NodeView, arrays: dict[str, Array], centred: Array) -> dict[str, Array]:
+def _finish(
+    xp: ArrayNamespace, view: NodeView, arrays: dict[str, Array], centred: Array
+) -> dict[str, Array]:
     """Y and inv_var from the input with its mean taken off (or not)."""
     eps = xp.reshape(arrays[EPS], (1,) * len(centred.shape))
     inv = 1 / xp.sqrt(_average(xp, centred * centred, _axes(view)) + eps)
@@ -117,21 +151,31 @@ def _finish(xp: ArrayNamespace, view: NodeView, arrays: dict[str, Array], centre
     return {Y: y, INV: inv}
 
 
-def _layernorm(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> dict[str, Array]:
+def _layernorm(
+    view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]
+) -> dict[str, Array]:
     mean = _average(xp, arrays[X], _axes(view))
     return {**_finish(xp, view, arrays, arrays[X] - mean), MEAN: mean}
 
 
-def _rmsnorm(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> dict[str, Array]:
+def _rmsnorm(
+    view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]
+) -> dict[str, Array]:
     return _finish(xp, view, arrays, arrays[X])
 
 
-def _decompose(b: FragmentBuilder, view: NodeView, args: dict[str, int]) -> dict[str, int]:
+def _decompose(
+    b: FragmentBuilder, view: NodeView, args: dict[str, int]
+) -> dict[str, int]:
     x, lead = args[X], b.rank - len(view.need(X).dim)
     axes = tuple(a + lead for a in _axes(view))
 
     def mean_of(value: int) -> int:
-        return b.emit("div", b.reduce("add", value, axes), b.count(value, axes)) if axes else b.emit("cast", value)
+        return (
+            b.emit("div", b.reduce("add", value, axes), b.count(value, axes))
+            if axes
+            else b.emit("cast", value)
+        )
 
     made: dict[str, int] = {}
     if view.node.op == "layernorm":
@@ -180,32 +224,62 @@ def _samples() -> Iterable[Sample]:
     yield _sample("three-axes", ((2, 5, 7), "FLOAT"), (1, 1, 7))
     yield _sample("image", ((3, 4, 5, 2), "FLOAT", (40, 1, 8, 4)), (1, 4, 5, 2))
     yield _sample("inference", ((4, 9), "FLOAT"), (1, 9), phase="INFERENCE")
-    yield _sample("inference-no-bias", ((2, 3, 9), "FLOAT"), (1, 1, 9), phase="INFERENCE", bias=False)
+    yield _sample(
+        "inference-no-bias",
+        ((2, 3, 9), "FLOAT"),
+        (1, 1, 9),
+        phase="INFERENCE",
+        bias=False,
+    )
     yield _sample("half", ((4, 17), "HALF"), (1, 17), types={Y: "HALF"})
     yield _sample("bf16", ((4, 3, 8), "BFLOAT16"), (1, 1, 8), types={Y: "BFLOAT16"})
     yield _sample("zero-stride", ((4, 9), "FLOAT", (0, 1)), (1, 9))
     yield _sample("one-element", ((5, 1), "FLOAT"), (1, 1))
     yield _sample("no-scale", ((6, 8, 1), "FLOAT"), None)
-    yield _sample("no-scale-user-stats", ((2, 3, 8), "FLOAT"), None, outputs={INV: (2, 3, 1)})
-    yield _sample("far-from-zero", ((3, 21), "FLOAT"), (1, 21), ranges={**_EPS_RANGE, X: (100.0, 101.0)})
-    yield _sample("phase-not-set", ((4, 9), "FLOAT"), (1, 9), phase="NOT_SET", fails=bad)
+    yield _sample(
+        "no-scale-user-stats", ((2, 3, 8), "FLOAT"), None, outputs={INV: (2, 3, 1)}
+    )
+    yield _sample(
+        "far-from-zero",
+        ((3, 21), "FLOAT"),
+        (1, 21),
+        ranges={**_EPS_RANGE, X: (100.0, 101.0)},
+    )
+    yield _sample(
+        "phase-not-set", ((4, 9), "FLOAT"), (1, 9), phase="NOT_SET", fails=bad
+    )
     yield _sample("phase-missing", ((4, 9), "FLOAT"), (1, 9), phase=None, fails=bad)
     yield _sample("scale-extent", ((4, 9), "FLOAT"), (1, 8), fails=bad)
     yield _sample("scale-rank", ((4, 9), "FLOAT"), (9,), fails=bad)
-    yield _sample("stats-dims", ((4, 9), "FLOAT"), (1, 9), outputs={INV: (1, 9)}, fails=bad)
-    yield _sample("output-dims", ((4, 9), "FLOAT"), (1, 9), outputs={Y: (4, 8)}, fails=bad)
+    yield _sample(
+        "stats-dims", ((4, 9), "FLOAT"), (1, 9), outputs={INV: (1, 9)}, fails=bad
+    )
+    yield _sample(
+        "output-dims", ((4, 9), "FLOAT"), (1, 9), outputs={Y: (4, 8)}, fails=bad
+    )
     no_eps = {X: ((4, 9), "FLOAT"), SCALE: ((1, 9), "FLOAT")}
     yield Sample("epsilon-missing", no_eps, {PHASE: "TRAINING"}, fails=bad)
-    yield Sample("epsilon-not-scalar", {**no_eps, EPS: ((1, 9), "FLOAT")}, {PHASE: "TRAINING"}, fails=bad)
+    yield Sample(
+        "epsilon-not-scalar",
+        {**no_eps, EPS: ((1, 9), "FLOAT")},
+        {PHASE: "TRAINING"},
+        fails=bad,
+    )
 
 
 def _layernorm_samples() -> Iterable[Sample]:
     yield from _samples()
     yield _sample("no-scale-all-axes", ((3, 4, 5), "FLOAT"), None)
     biased = {X: ((4, 9), "FLOAT"), BIAS: ((1, 9), "FLOAT"), EPS: ((1, 1), "FLOAT")}
-    yield Sample("bias-without-scale", biased, {PHASE: "TRAINING"}, fails=InvalidGraphError)
+    yield Sample(
+        "bias-without-scale", biased, {PHASE: "TRAINING"}, fails=InvalidGraphError
+    )
     yield _sample(
-        "stats-differ", ((2, 3, 8), "FLOAT"), None, outputs={MEAN: (2, 3, 1), INV: (2, 1, 1)}, fails=InvalidGraphError
+        "stats-differ",
+        ((2, 3, 8), "FLOAT"),
+        None,
+        outputs={MEAN: (2, 3, 1), INV: (2, 1, 1)},
+        fails=InvalidGraphError,
     )
 
 
@@ -215,7 +289,11 @@ def _without_mean(sample: Sample) -> Sample:
 
 def _rmsnorm_samples() -> Iterable[Sample]:
     yield from map(_without_mean, _samples())
-    yield _without_mean(_sample("no-scale-unknown-axes", ((3, 4, 5), "FLOAT"), None, fails=InvalidGraphError))
+    yield _without_mean(
+        _sample(
+            "no-scale-unknown-axes", ((3, 4, 5), "FLOAT"), None, fails=InvalidGraphError
+        )
+    )
 
 
 def _draw(pool: Pool, stats: tuple[str, ...]) -> Draw | None:
@@ -224,7 +302,11 @@ def _draw(pool: Pool, stats: tuple[str, ...]) -> Draw | None:
     dim = x.need_dim()
     if len(dim) < 2:
         return None
-    axes = range(rng.randrange(1, len(dim)), len(dim)) if rng.random() < 0.8 else [rng.randrange(1, len(dim))]
+    axes = (
+        range(rng.randrange(1, len(dim)), len(dim))
+        if rng.random() < 0.8
+        else [rng.randrange(1, len(dim))]
+    )
     scale = tuple(d if i in axes else 1 for i, d in enumerate(dim))
     if prod(scale) < 3:
         return None
@@ -232,11 +314,20 @@ def _draw(pool: Pool, stats: tuple[str, ...]) -> Draw | None:
     inputs = {X: x, SCALE: pool.input(scale), EPS: pool.scalar(len(dim), 0.1, FLOAT)}
     if rng.random() < 0.5:
         inputs[BIAS] = pool.input(scale)
-    return Draw(inputs, dict.fromkeys((Y, *(stats if phase == "TRAINING" else ()))), {PHASE: phase})
+    return Draw(
+        inputs,
+        dict.fromkeys((Y, *(stats if phase == "TRAINING" else ()))),
+        {PHASE: phase},
+    )
 
 
 _ATTRS = (Attr(PHASE, "enum:norm_forward_phase", is_required=True),)
-_INPUTS = (Port(X), Port(SCALE, is_optional=True), Port(BIAS, is_optional=True), Port(EPS))
+_INPUTS = (
+    Port(X),
+    Port(SCALE, is_optional=True),
+    Port(BIAS, is_optional=True),
+    Port(EPS),
+)
 _INV_PORT = Port(INV, is_optional=True)
 _DOC = """
 Shapes:
@@ -273,7 +364,8 @@ LAYERNORM = register(
         samples=_layernorm_samples,
         draws=Draws(lambda pool: _draw(pool, (MEAN, INV)), weight=2.5),
         call=_call(
-            "Take off the mean and divide by the standard deviation over the axes where scale is not 1.\n", _results
+            "Take off the mean and divide by the standard deviation over the axes where scale is not 1.\n",
+            _results,
         ),
         attrs=_ATTRS,
     )

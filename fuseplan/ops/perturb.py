@@ -41,10 +41,15 @@ class _Nudge:
         x = np.asarray(x)
         if x.dtype.kind != "f":
             return x
-        u = self.ulps * (self.rng.integers(0, 2, x.shape) * 2.0 - 1.0)  # a full ulp: see docs/design/0003
+        u = self.ulps * (
+            self.rng.integers(0, 2, x.shape) * 2.0 - 1.0
+        )  # a full ulp: see docs/design/0003
         with np.errstate(all="ignore"):
             wide = x.astype(np.float64)
-            step = np.maximum(np.abs(wide) * 2.0**-self.compute.mantissa_bits, _SMALLEST.get(self.compute.name, 0.0))
+            step = np.maximum(
+                np.abs(wide) * 2.0**-self.compute.mantissa_bits,
+                _SMALLEST.get(self.compute.name, 0.0),
+            )
             wide = np.where(np.isfinite(wide) & (wide != 0), wide + u * step, wide)
             return self.on_grid(wide.astype(x.dtype))
 
@@ -53,7 +58,9 @@ class _Nudge:
         if self.compute.bits >= 32 or x.dtype.kind != "f":
             return x
         with np.errstate(all="ignore"):
-            return judge_casts.narrow(numpy_namespace(), x, self.compute).astype(x.dtype)
+            return judge_casts.narrow(numpy_namespace(), x, self.compute).astype(
+                x.dtype
+            )
 
 
 class _Moving(np.ndarray):
@@ -65,14 +72,21 @@ class _Moving(np.ndarray):
         if obj is not None:
             self.nudge = getattr(obj, "nudge", None)
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        nudge = next(x.nudge for x in inputs if isinstance(x, _Moving) and x.nudge is not None)
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any
+    ) -> Any:
+        nudge = next(
+            x.nudge for x in inputs if isinstance(x, _Moving) and x.nudge is not None
+        )
         plain = [x.view(np.ndarray) if isinstance(x, _Moving) else x for x in inputs]
         moves = ufunc.__name__ in _INEXACT
         if moves and (method == "reduce" or ufunc is np.matmul):
             plain = [nudge.move(x) if isinstance(x, np.ndarray) else x for x in plain]
         if "out" in kwargs:
-            kwargs["out"] = tuple(o.view(np.ndarray) if isinstance(o, _Moving) else o for o in kwargs["out"])
+            kwargs["out"] = tuple(
+                o.view(np.ndarray) if isinstance(o, _Moving) else o
+                for o in kwargs["out"]
+            )
         result = getattr(ufunc, method)(*plain, **kwargs)
         return _wrap(nudge.move(result) if moves else result, nudge)
 
@@ -98,7 +112,9 @@ class _MovingNamespace(ArrayNamespace):
         return _wrap(self.nudge.move(super().erf(np.asarray(x))), self.nudge)
 
     def where(self, mask: Any, a: Any, b: Any) -> Any:
-        return _wrap(np.where(np.asarray(mask), np.asarray(a), np.asarray(b)), self.nudge)
+        return _wrap(
+            np.where(np.asarray(mask), np.asarray(a), np.asarray(b)), self.nudge
+        )
 
 
 def run_perturbed(graph: Graph, inputs: Mapping[int, Any], seed: int) -> dict[int, Any]:
@@ -111,10 +127,18 @@ def run_perturbed(graph: Graph, inputs: Mapping[int, Any], seed: int) -> dict[in
 
     def run(view: NodeView, xp: ArrayNamespace, args: dict[str, Any]) -> dict[str, Any]:
         nudge = _Nudge(
-            seed * 1_000_003 + view.node.index, _grid_of(view.compute), 0.0 if seed < NUM_UNMOVED_RUNS else 1.0
+            seed * 1_000_003 + view.node.index,
+            _grid_of(view.compute),
+            0.0 if seed < NUM_UNMOVED_RUNS else 1.0,
         )
-        moving = {port: _wrap(nudge.on_grid(x) if seed % 2 else x, nudge) for port, x in args.items()}
-        return {port: np.asarray(y) for port, y in run_reference(view, _MovingNamespace(nudge), moving).items()}
+        moving = {
+            port: _wrap(nudge.on_grid(x) if seed % 2 else x, nudge)
+            for port, x in args.items()
+        }
+        return {
+            port: np.asarray(y)
+            for port, y in run_reference(view, _MovingNamespace(nudge), moving).items()
+        }
 
     plain = {uid: np.asarray(x) for uid, x in inputs.items()}
     with np.errstate(all="ignore"):

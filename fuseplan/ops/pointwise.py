@@ -14,11 +14,29 @@ from fuseplan.ir.graph import DraftNode
 from fuseplan.ir.region import Cost
 from fuseplan.ops.arrays import ArrayNamespace
 from fuseplan.ops.pointwise_samples import Domain, draws_of, samples_of
-from fuseplan.ops.schema import Array, Attr, Call, FragmentBuilder, NodeView, OpSchema, Port, register, reject
-from fuseplan.ops.shapes import broadcast_inputs, broadcasts_to, keep_order, need_stride, same_stride
+from fuseplan.ops.schema import (
+    Array,
+    Attr,
+    Call,
+    FragmentBuilder,
+    NodeView,
+    OpSchema,
+    Port,
+    register,
+    reject,
+)
+from fuseplan.ops.shapes import (
+    broadcast_inputs,
+    broadcasts_to,
+    keep_order,
+    need_stride,
+    same_stride,
+)
 
 OUT = "y"
-Formula = Callable[..., Array]  # (namespace, arrays by port order, attributes by keyword)
+Formula = Callable[
+    ..., Array
+]  # (namespace, arrays by port order, attributes by keyword)
 Emit = Callable[..., int]  # (builder, values by port order, attributes by keyword)
 
 
@@ -90,7 +108,11 @@ def infer_dims(node: DraftNode) -> None:
 def _infer(row: Pointwise) -> Callable[[DraftNode], None]:
     def infer(node: DraftNode) -> None:
         if row.is_float_only and node.compute is not None and not node.compute.is_float:
-            raise reject(node, f"{row.name} has no meaning in {node.compute.name}", "set compute_data_type to FLOAT")
+            raise reject(
+                node,
+                f"{row.name} has no meaning in {node.compute.name}",
+                "set compute_data_type to FLOAT",
+            )
         if row.check is not None:
             row.check(node)
         infer_dims(node)
@@ -104,7 +126,9 @@ def _attr_values(row: Pointwise, view: NodeView) -> dict[str, Any]:
 
 
 def _reference(row: Pointwise) -> Callable[..., dict[str, Array]]:
-    def reference(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> dict[str, Array]:
+    def reference(
+        view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]
+    ) -> dict[str, Array]:
         args = [arrays[port] for port in row.ports]
         y = row.reference(xp, *args, **_attr_values(row, view))
         if y.dtype != args[0].dtype:  # comparisons and logic give bool
@@ -115,12 +139,20 @@ def _reference(row: Pointwise) -> Callable[..., dict[str, Array]]:
     return reference
 
 
-def _decompose(row: Pointwise) -> Callable[[FragmentBuilder, NodeView, dict[str, int]], dict[str, int]]:
-    def decompose(b: FragmentBuilder, view: NodeView, args: dict[str, int]) -> dict[str, int]:
+def _decompose(
+    row: Pointwise,
+) -> Callable[[FragmentBuilder, NodeView, dict[str, int]], dict[str, int]]:
+    def decompose(
+        b: FragmentBuilder, view: NodeView, args: dict[str, int]
+    ) -> dict[str, int]:
         extra = {"rank": len(view.need(row.ports[0]).dim)} if row.needs_rank else {}
-        made = row.emit(b, *(args[port] for port in row.ports), **_attr_values(row, view), **extra)
+        made = row.emit(
+            b, *(args[port] for port in row.ports), **_attr_values(row, view), **extra
+        )
         dim = b.ranked(view.made(OUT).dim)
-        if b.values[made].dim != dim:  # the user made the output larger than the broadcast
+        if (
+            b.values[made].dim != dim
+        ):  # the user made the output larger than the broadcast
             made = b.emit("cast", made, dim=dim)
         return {OUT: made}
 
@@ -129,7 +161,9 @@ def _decompose(row: Pointwise) -> Callable[[FragmentBuilder, NodeView, dict[str,
 
 def _cost(row: Pointwise) -> Callable[[NodeView], Cost]:
     def cost(view: NodeView) -> Cost:
-        return Cost(float(row.flops * view.made(OUT).numel), view.in_bytes, view.out_bytes)
+        return Cost(
+            float(row.flops * view.made(OUT).numel), view.in_bytes, view.out_bytes
+        )
 
     return cost
 
@@ -148,7 +182,9 @@ def define(rows: Iterable[Pointwise]) -> None:
     """Register every row as an op."""
     for row in rows:
         attrs = tuple(a.name for a in row.attrs)
-        tail = ("name", "compute_data_type") if attrs else ()  # ops with attributes take these two by position as well
+        tail = (
+            ("name", "compute_data_type") if attrs else ()
+        )  # ops with attributes take these two by position as well
         register(
             OpSchema(
                 name=row.name, family="pointwise",

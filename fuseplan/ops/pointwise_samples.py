@@ -16,7 +16,9 @@ from fuseplan.ops.schema import Sample
 
 OUT = "y"
 
-_DIMS: dict[str, tuple[tuple[int, ...], ...]] = {  # dims of the first, second, third input
+_DIMS: dict[
+    str, tuple[tuple[int, ...], ...]
+] = {  # dims of the first, second, third input
     "odd": ((3, 5, 7), (1, 5, 1), (3, 1, 7)),
     "ranks": ((2, 3, 4, 5), (4, 5), (3, 1, 1)),
     "first-smaller": ((1, 5, 1), (3, 5, 7), (5, 7)),
@@ -61,10 +63,14 @@ class _Cases:
     domain: Domain
     is_float_only: bool
 
-    def inputs(self, dims: Iterable[tuple[int, ...]], kind: str = "FLOAT", *stride: Any) -> dict[str, tuple[Any, ...]]:
+    def inputs(
+        self, dims: Iterable[tuple[int, ...]], kind: str = "FLOAT", *stride: Any
+    ) -> dict[str, tuple[Any, ...]]:
         return {p: (d, kind, *stride) for p, d in zip(self.ports, dims, strict=False)}
 
-    def sample(self, id: str, inputs: dict[str, tuple[Any, ...]], turn: int = 0, **more: Any) -> Sample:
+    def sample(
+        self, id: str, inputs: dict[str, tuple[Any, ...]], turn: int = 0, **more: Any
+    ) -> Sample:
         domain = self.domain
         known: dict[str, Any] = {
             "attrs": domain.attr_sets[turn % len(domain.attr_sets)],
@@ -79,7 +85,10 @@ class _Cases:
         odd, same = _DIMS["odd"], [(4, 6, 5)] * len(self.ports)
         for turn in range(len(domain.attr_sets)):
             yield make(f"odd-{turn}" if turn else "odd", inputs(odd), turn)
-        for id in ("ones", *(("ranks", "first-smaller", "scalars") if len(self.ports) > 1 else ())):
+        for id in (
+            "ones",
+            *(("ranks", "first-smaller", "scalars") if len(self.ports) > 1 else ()),
+        ):
             yield make(id, inputs(_DIMS[id]))
         yield make("transposed", inputs(same, "FLOAT", (1, 4, 24)), 1)
         yield make("zero-stride", inputs(same, "FLOAT", (0, 5, 1)), 2)
@@ -89,16 +98,32 @@ class _Cases:
             low = -domain.huge if domain.low < 0 else domain.low
             yield make("huge", inputs(odd), low=low, high=domain.huge)
         if not self.is_float_only:
-            yield make("int32", inputs(odd, "INT32"), types={OUT: "INT32"}, compute="INT32")
+            yield make(
+                "int32", inputs(odd, "INT32"), types={OUT: "INT32"}, compute="INT32"
+            )
         if domain.is_logical:
-            yield make("boolean", inputs(odd, "BOOLEAN"), types={OUT: "BOOLEAN"}, compute="BOOLEAN")
+            yield make(
+                "boolean",
+                inputs(odd, "BOOLEAN"),
+                types={OUT: "BOOLEAN"},
+                compute="BOOLEAN",
+            )
             yield make("boolean-out", inputs(same), types={OUT: "BOOLEAN"})
 
     def bad(self) -> Iterable[Sample]:
-        make, inputs, fails, odd = self.sample, self.inputs, InvalidGraphError, _DIMS["odd"]
-        yield make("output-dims-wrong", inputs(odd), outputs={OUT: (3, 5, 6)}, fails=fails)
+        make, inputs, fails, odd = (
+            self.sample,
+            self.inputs,
+            InvalidGraphError,
+            _DIMS["odd"],
+        )
+        yield make(
+            "output-dims-wrong", inputs(odd), outputs={OUT: (3, 5, 6)}, fails=fails
+        )
         if self.is_float_only:
-            yield make("integer-compute", inputs(odd, "INT32"), compute="INT32", fails=fails)
+            yield make(
+                "integer-compute", inputs(odd, "INT32"), compute="INT32", fails=fails
+            )
         for turn, attrs in enumerate(self.domain.bad_attrs):
             yield make(f"bad-attributes-{turn}", inputs(odd), attrs=attrs, fails=fails)
         if len(self.ports) > 1:
@@ -106,7 +131,9 @@ class _Cases:
             yield make("no-stride-rule", inputs(((4, 1), (1, 5), (1, 1))), fails=fails)
 
 
-def samples_of(ports: tuple[str, ...], domain: Domain, *, is_float_only: bool) -> Callable[[], Iterable[Sample]]:
+def samples_of(
+    ports: tuple[str, ...], domain: Domain, *, is_float_only: bool
+) -> Callable[[], Iterable[Sample]]:
     """The sample function of an op with these input ports."""
     cases = _Cases(ports, domain, is_float_only)
     return lambda: chain(cases.good(), cases.bad())
@@ -126,15 +153,25 @@ def draws_of(ports: tuple[str, ...], domain: Domain) -> Draws:
         drawn = [pool.like() for _ in ports]
         if rng.random() < 0.1:
             drawn = drawn[:1] * len(ports)
-        inputs = {port: operand(pool, port, x) for port, x in zip(ports, drawn, strict=True)}
+        inputs = {
+            port: operand(pool, port, x) for port, x in zip(ports, drawn, strict=True)
+        }
         truth = {OUT: BOOLEAN} if domain.is_logical else {}
         if domain.draw_attrs is not None:
-            return Draw(inputs, attrs=domain.draw_attrs(rng, len(inputs[ports[0]].need_dim())))
-        attrs = rng.choice([a for a in domain.attr_sets if not pool.is_whole or _is_whole(a)])
-        return Draw(inputs, {OUT: pool.dim} if rng.random() < 0.04 else {}, attrs, truth)
+            return Draw(
+                inputs, attrs=domain.draw_attrs(rng, len(inputs[ports[0]].need_dim()))
+            )
+        attrs = rng.choice(
+            [a for a in domain.attr_sets if not pool.is_whole or _is_whole(a)]
+        )
+        return Draw(
+            inputs, {OUT: pool.dim} if rng.random() < 0.04 else {}, attrs, truth
+        )
 
     return Draws(draw, is_continuous=domain.is_continuous and not domain.is_logical)
 
 
 def _is_whole(attrs: Mapping[str, AttrValue]) -> bool:
-    return all(value.is_integer() for value in attrs.values() if isinstance(value, float))
+    return all(
+        value.is_integer() for value in attrs.values() if isinstance(value, float)
+    )

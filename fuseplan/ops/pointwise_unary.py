@@ -49,7 +49,9 @@ def _gelu(xp: ArrayNamespace, x: Array) -> Array:
 
 
 def _emit_gelu(b: FragmentBuilder, x: int) -> int:
-    phi = b.emit("add", b.emit("erf", b.emit("mul", x, b.const(math.sqrt(0.5)))), b.const(1.0))
+    phi = b.emit(
+        "add", b.emit("erf", b.emit("mul", x, b.const(math.sqrt(0.5)))), b.const(1.0)
+    )
     return b.emit("mul", b.emit("mul", x, b.const(0.5)), phi)
 
 
@@ -59,9 +61,15 @@ def _gelu_approx_tanh(xp: ArrayNamespace, x: Array) -> Array:
 
 
 def _emit_gelu_approx_tanh(b: FragmentBuilder, x: int) -> int:
-    poly = b.emit("add", b.emit("mul", b.emit("mul", x, x), b.const(0.044715)), b.const(1.0))
+    poly = b.emit(
+        "add", b.emit("mul", b.emit("mul", x, x), b.const(0.044715)), b.const(1.0)
+    )
     inner = b.emit("mul", b.emit("mul", x, poly), b.const(math.sqrt(2.0 / math.pi)))
-    return b.emit("mul", b.emit("mul", x, b.const(0.5)), b.emit("add", b.emit("tanh", inner), b.const(1.0)))
+    return b.emit(
+        "mul",
+        b.emit("mul", x, b.const(0.5)),
+        b.emit("add", b.emit("tanh", inner), b.const(1.0)),
+    )
 
 
 def _softplus(xp: ArrayNamespace, x: Array) -> Array:
@@ -107,7 +115,9 @@ def _emit_relu(
     if not negative_slope:
         below = b.emit("max", x, low)  # low, or NaN, where it is selected
     elif lower_clip:
-        below = b.emit("add", b.emit("mul", b.emit("sub", x, low), b.const(negative_slope)), low)
+        below = b.emit(
+            "add", b.emit("mul", b.emit("sub", x, low), b.const(negative_slope)), low
+        )
     else:
         below = b.emit("mul", x, b.const(negative_slope))
     return b.emit("select", b.emit("gt", x, low), above, below)
@@ -119,7 +129,9 @@ def _check_relu(node: DraftNode) -> None:
             value = node.attrs.get(name)
             if isinstance(value, float) and not value.is_integer():
                 raise reject(
-                    node, f"{name} is {value} in {node.compute.name} arithmetic", "set compute_data_type to FLOAT"
+                    node,
+                    f"{name} is {value} in {node.compute.name} arithmetic",
+                    "set compute_data_type to FLOAT",
                 )
 
 
@@ -128,7 +140,12 @@ def _leaky_relu(xp: ArrayNamespace, x: Array, *, negative_slope: float) -> Array
 
 
 def _emit_leaky_relu(b: FragmentBuilder, x: int, *, negative_slope: float) -> int:
-    return b.emit("select", b.emit("gt", x, b.const(0.0)), x, b.emit("mul", x, b.const(negative_slope)))
+    return b.emit(
+        "select",
+        b.emit("gt", x, b.const(0.0)),
+        x,
+        b.emit("mul", x, b.const(negative_slope)),
+    )
 
 
 def _check_gen_index(node: DraftNode) -> None:
@@ -136,18 +153,24 @@ def _check_gen_index(node: DraftNode) -> None:
     rank = len(x.need_dim())
     if not isinstance(axis, int) or not -rank <= axis < rank:
         raise reject(
-            node, f"axis {axis} is not an axis of a tensor of rank {rank}", f"give an axis from 0 to {rank - 1}"
+            node,
+            f"axis {axis} is not an axis of a tensor of rank {rank}",
+            f"give an axis from 0 to {rank - 1}",
         )
     if out.dim is not None and out.dim != x.dim:
         raise reject(
-            node, f"output {out.name!r} has dims {list(out.dim)}, the input {list(x.need_dim())}", "make them equal"
+            node,
+            f"output {out.name!r} has dims {list(out.dim)}, the input {list(x.need_dim())}",
+            "make them equal",
         )
 
 
 def _gen_index(xp: ArrayNamespace, x: Array, *, axis: int) -> Array:
     rank = len(x.shape)
     along = [x.shape[i] if i == axis % rank else 1 for i in range(rank)]
-    return xp.broadcast_to(xp.reshape(xp.positions(x.shape[axis], x, x.dtype), tuple(along)), x.shape)
+    return xp.broadcast_to(
+        xp.reshape(xp.positions(x.shape[axis], x, x.dtype), tuple(along)), x.shape
+    )
 
 
 def _emit_gen_index(b: FragmentBuilder, x: int, *, axis: int, rank: int) -> int:
@@ -163,7 +186,11 @@ def _of(name: str) -> Any:
 
 
 _SLOPES = Domain(
-    attr_sets=({"negative_slope": 0.01}, {"negative_slope": 0.25}, {"negative_slope": -1.5}),
+    attr_sets=(
+        {"negative_slope": 0.01},
+        {"negative_slope": 0.25},
+        {"negative_slope": -1.5},
+    ),
     bad_attrs=({"negative_slope": None},),
 )
 _RELUS = Domain(
@@ -177,7 +204,9 @@ _RELUS = Domain(
         {"negative_slope": 2.0, "lower_clip": 1.0, "upper_clip": 3.0},
     )
 )
-_BETAS = Domain(attr_sets=({"swish_beta": None}, {"swish_beta": 1.702}, {"swish_beta": -0.5}))
+_BETAS = Domain(
+    attr_sets=({"swish_beta": None}, {"swish_beta": 1.702}, {"swish_beta": -0.5})
+)
 _AXES = Domain(
     attr_sets=({"axis": 0}, {"axis": 1}, {"axis": 2}), huge=0.0, bad_attrs=({"axis": None}, {"axis": 3}),
     draw_attrs=lambda rng, rank: {"axis": rng.randrange(-rank, rank)},

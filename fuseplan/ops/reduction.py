@@ -10,7 +10,18 @@ from fuseplan.ir.graph import DraftNode
 from fuseplan.ir.region import Cost
 from fuseplan.ops.arrays import ArrayNamespace
 from fuseplan.ops.draws import Draw, Draws, Pool
-from fuseplan.ops.schema import Array, Attr, Call, FragmentBuilder, NodeView, OpSchema, Port, Sample, register, reject
+from fuseplan.ops.schema import (
+    Array,
+    Attr,
+    Call,
+    FragmentBuilder,
+    NodeView,
+    OpSchema,
+    Port,
+    Sample,
+    register,
+    reject,
+)
 from fuseplan.ops.shapes import channels_last
 
 MODES = ("ADD", "MUL", "MIN", "MAX", "AMAX", "AVG", "NORM1", "NORM2", "MUL_NO_ZEROS")
@@ -18,23 +29,35 @@ _INPUT, _OUT = "input", "y"
 
 
 def _infer(node: DraftNode) -> None:
-    x, y, mode = node.inputs[_INPUT].need_dim(), node.outputs[_OUT], node.attrs.get("mode")
+    x, y, mode = (
+        node.inputs[_INPUT].need_dim(),
+        node.outputs[_OUT],
+        node.attrs.get("mode"),
+    )
     if mode not in MODES:
-        raise reject(node, f"reduction mode is {mode}", f"choose one of {', '.join(MODES)}")
+        raise reject(
+            node, f"reduction mode is {mode}", f"choose one of {', '.join(MODES)}"
+        )
     if "group_offset" in node.inputs:
         raise cudnnGraphNotSupportedError(
             f"node {node.name!r} (reduction): option 'group_offset' (grouped reduction) is not available",
             fix="leave group_offset out and reduce each group by itself",
         )
     if mode == "NORM2" and node.compute is not None and not node.compute.is_float:
-        raise reject(node, f"NORM2 has no meaning in {node.compute.name}", "set compute_data_type to FLOAT")
+        raise reject(
+            node,
+            f"NORM2 has no meaning in {node.compute.name}",
+            "set compute_data_type to FLOAT",
+        )
     if y.dim is None:
         raise reject(
             node,
             f"dims of output {y.name!r} are not set, so the reduced axes are not known",
             "call set_dim or pass out_dims",
         )
-    if len(y.dim) != len(x) or any(e not in (1, d) for e, d in zip(y.dim, x, strict=True)):
+    if len(y.dim) != len(x) or any(
+        e not in (1, d) for e, d in zip(y.dim, x, strict=True)
+    ):
         raise reject(
             node,
             f"output {y.name!r} has dims {list(y.dim)}, the input {list(x)}",
@@ -68,7 +91,9 @@ def _reduce(xp: ArrayNamespace, mode: str, x: Array, axes: tuple[int, ...]) -> A
     return xp.sqrt(x) if mode == "NORM2" else x
 
 
-def _reference(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> dict[str, Array]:
+def _reference(
+    view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]
+) -> dict[str, Array]:
     x, axes = arrays[_INPUT], _axes(view)
     y = _reduce(xp, str(view.attr("mode")), x, axes)
     if view.attr("mode") == "AVG":
@@ -76,7 +101,9 @@ def _reference(view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]) -> 
     return {_OUT: y}
 
 
-def _decompose(b: FragmentBuilder, view: NodeView, args: dict[str, int]) -> dict[str, int]:
+def _decompose(
+    b: FragmentBuilder, view: NodeView, args: dict[str, int]
+) -> dict[str, int]:
     x, mode = args[_INPUT], str(view.attr("mode"))
     lead = b.rank - len(view.need(_INPUT).dim)
     axes = tuple(a + lead for a in _axes(view))
@@ -96,7 +123,9 @@ def _decompose(b: FragmentBuilder, view: NodeView, args: dict[str, int]) -> dict
     if mode == "AVG":
         total = over("add", x)
         return {_OUT: b.emit("div", total, b.count(x, axes)) if axes else total}
-    return {_OUT: over({"ADD": "add", "MUL": "mul", "MIN": "min", "MAX": "max"}[mode], x)}
+    return {
+        _OUT: over({"ADD": "add", "MUL": "mul", "MIN": "min", "MAX": "max"}[mode], x)
+    }
 
 
 def _cost(view: NodeView) -> Cost:
@@ -107,31 +136,95 @@ def _draw(pool: Pool) -> Draw:
     """Any axes and any mode but products, which leave the range of most types."""
     x = pool.like()
     kept = tuple(1 if pool.rng.random() < 0.5 else d for d in x.need_dim())
-    modes = [m for m in MODES if "MUL" not in m and not (m == "NORM2" and pool.is_whole)]
+    modes = [
+        m for m in MODES if "MUL" not in m and not (m == "NORM2" and pool.is_whole)
+    ]
     return Draw({_INPUT: x}, {_OUT: kept}, {"mode": pool.rng.choice(modes)})
 
 
-def _samples() -> Iterable[Sample]:
+def _samples() -> Iterable[Sample]:  # table
     bad = InvalidGraphError
     for mode in MODES:
         attrs = {"mode": mode}
-        yield Sample(f"{mode}-rows", {_INPUT: ((3, 5, 7), "FLOAT")}, attrs, {_OUT: (3, 5, 1)})
-        yield Sample(f"{mode}-channel", {_INPUT: ((2, 3, 4, 5), "FLOAT", (60, 1, 15, 3))}, attrs, {_OUT: (1, 3, 1, 1)})
-        yield Sample(f"{mode}-all", {_INPUT: ((2, 9, 5), "FLOAT")}, attrs, {_OUT: (1, 1, 1)})
-        yield Sample(f"{mode}-none", {_INPUT: ((3, 4), "FLOAT", (0, 1))}, attrs, {_OUT: (3, 4)})
-        yield Sample(f"{mode}-half", {_INPUT: ((1, 33, 1), "HALF")}, attrs, {_OUT: (1, 1, 1)}, {_OUT: "HALF"})
+        yield Sample(
+            f"{mode}-rows", {_INPUT: ((3, 5, 7), "FLOAT")}, attrs, {_OUT: (3, 5, 1)}
+        )
+        yield Sample(
+            f"{mode}-channel",
+            {_INPUT: ((2, 3, 4, 5), "FLOAT", (60, 1, 15, 3))},
+            attrs,
+            {_OUT: (1, 3, 1, 1)},
+        )
+        yield Sample(
+            f"{mode}-all", {_INPUT: ((2, 9, 5), "FLOAT")}, attrs, {_OUT: (1, 1, 1)}
+        )
+        yield Sample(
+            f"{mode}-none", {_INPUT: ((3, 4), "FLOAT", (0, 1))}, attrs, {_OUT: (3, 4)}
+        )
+        yield Sample(
+            f"{mode}-half",
+            {_INPUT: ((1, 33, 1), "HALF")},
+            attrs,
+            {_OUT: (1, 1, 1)},
+            {_OUT: "HALF"},
+        )
         if mode != "NORM2":
             yield Sample(
-                f"{mode}-int32", {_INPUT: ((4, 5), "INT32")}, attrs, {_OUT: (4, 1)}, {_OUT: "INT32"}, compute="INT32"
+                f"{mode}-int32",
+                {_INPUT: ((4, 5), "INT32")},
+                attrs,
+                {_OUT: (4, 1)},
+                {_OUT: "INT32"},
+                compute="INT32",
             )
-    yield Sample("MAX-huge", {_INPUT: ((5, 6), "FLOAT")}, {"mode": "MAX"}, {_OUT: (1, 6)}, low=-1e38, high=1e38)
-    yield Sample("zeros", {_INPUT: ((5, 6), "INT8")}, {"mode": "MUL_NO_ZEROS"}, {_OUT: (5, 1)})
-    yield Sample("ones", {_INPUT: ((1, 1, 1, 1), "BFLOAT16")}, {"mode": "AVG"}, {_OUT: (1, 1, 1, 1)})
-    yield Sample("mode-missing", {_INPUT: ((5, 6), "FLOAT")}, {"mode": None}, {_OUT: (5, 1)}, fails=bad)
-    yield Sample("mode-not-set", {_INPUT: ((5, 6), "FLOAT")}, {"mode": "NOT_SET"}, {_OUT: (5, 1)}, fails=bad)
-    yield Sample("dims-not-set", {_INPUT: ((5, 6), "FLOAT")}, {"mode": "ADD"}, fails=bad)
-    yield Sample("extent-wrong", {_INPUT: ((5, 6), "FLOAT")}, {"mode": "ADD"}, {_OUT: (5, 2)}, fails=bad)
-    yield Sample("rank-wrong", {_INPUT: ((5, 6), "FLOAT")}, {"mode": "ADD"}, {_OUT: (5,)}, fails=bad)
+    yield Sample(
+        "MAX-huge",
+        {_INPUT: ((5, 6), "FLOAT")},
+        {"mode": "MAX"},
+        {_OUT: (1, 6)},
+        low=-1e38,
+        high=1e38,
+    )
+    yield Sample(
+        "zeros", {_INPUT: ((5, 6), "INT8")}, {"mode": "MUL_NO_ZEROS"}, {_OUT: (5, 1)}
+    )
+    yield Sample(
+        "ones",
+        {_INPUT: ((1, 1, 1, 1), "BFLOAT16")},
+        {"mode": "AVG"},
+        {_OUT: (1, 1, 1, 1)},
+    )
+    yield Sample(
+        "mode-missing",
+        {_INPUT: ((5, 6), "FLOAT")},
+        {"mode": None},
+        {_OUT: (5, 1)},
+        fails=bad,
+    )
+    yield Sample(
+        "mode-not-set",
+        {_INPUT: ((5, 6), "FLOAT")},
+        {"mode": "NOT_SET"},
+        {_OUT: (5, 1)},
+        fails=bad,
+    )
+    yield Sample(
+        "dims-not-set", {_INPUT: ((5, 6), "FLOAT")}, {"mode": "ADD"}, fails=bad
+    )
+    yield Sample(
+        "extent-wrong",
+        {_INPUT: ((5, 6), "FLOAT")},
+        {"mode": "ADD"},
+        {_OUT: (5, 2)},
+        fails=bad,
+    )
+    yield Sample(
+        "rank-wrong",
+        {_INPUT: ((5, 6), "FLOAT")},
+        {"mode": "ADD"},
+        {_OUT: (5,)},
+        fails=bad,
+    )
     yield Sample(
         "grouped",
         {_INPUT: ((5, 6), "FLOAT"), "group_offset": ((3, 1, 1), "INT32")},

@@ -31,7 +31,9 @@ _SLOW_NS = {
 
 def host_us(region: Region, device: Device) -> float:
     """Calls, passes over elements on one core, and products at the rate of BLAS on all of them."""
-    return _CALL_US + sum([_node_us(node, region, device) for node in region.graph.nodes])
+    return _CALL_US + sum(
+        [_node_us(node, region, device) for node in region.graph.nodes]
+    )
 
 
 def _node_us(node: Node, region: Region, device: Device) -> float:
@@ -40,15 +42,22 @@ def _node_us(node: Node, region: Region, device: Device) -> float:
     cost = schema.cost(view)
     tensors = [region.graph.tensors[uid] for _, uid in (*node.inputs, *node.outputs)]
     made = max(region.graph.tensors[uid].numel for _, uid in node.outputs)
-    ns = _CAST_NS * sum([t.numel for t in tensors if t.dtype.is_float and t.dtype.bits < FLOAT.bits])
+    ns = _CAST_NS * sum(
+        [t.numel for t in tensors if t.dtype.is_float and t.dtype.bits < FLOAT.bits]
+    )
     us = _NODE_US
     if node.op not in ANCHORS:
         passes = made if schema.family == "pointwise" else max(made, cost.flops)
-        return us + (ns + max(_ELEMENT_NS * passes, _SLOW_NS.get(node.op, 0.0) * made)) / 1e3
+        return (
+            us
+            + (ns + max(_ELEMENT_NS * passes, _SLOW_NS.get(node.op, 0.0) * made)) / 1e3
+        )
     if not node.compute.is_float:
         return us + (ns + _NO_BLAS_NS * cost.flops) / 1e3
     if node.op.startswith("conv"):
-        taps = prod(view.need("weight").dim[2:]) if view.input("weight") is not None else 1
+        taps = (
+            prod(view.need("weight").dim[2:]) if view.input("weight") is not None else 1
+        )
         us += taps * _TAP_US
         ns += taps * made * _ELEMENT_NS
     if node.op.startswith("sdpa"):
@@ -56,7 +65,9 @@ def _node_us(node: Node, region: Region, device: Device) -> float:
         ns += _SCORE_NS * prod(q[:3]) * k[2]
     rate = device.peak_gflops * (0.5 if node.compute is DOUBLE else 1.0)
     us += cost.read_bytes / (1e3 * _MEMORY_SHARE * device.memory_gbps)
-    return us + (ns + _ELEMENT_NS * made) / 1e3 + cost.flops / (1e3 * _BLAS_SHARE * rate)
+    return (
+        us + (ns + _ELEMENT_NS * made) / 1e3 + cost.flops / (1e3 * _BLAS_SHARE * rate)
+    )
 
 
 def cuda_us(region: Region, device: Device) -> float:
@@ -64,4 +75,8 @@ def cuda_us(region: Region, device: Device) -> float:
     cost = region.cost
     moved = (cost.read_bytes + cost.write_bytes) * 3
     work = cost.flops / (device.peak_gflops * 1e3) * 4
-    return _CUDA_NODE_US * len(region.graph.nodes) + work + moved / (device.memory_gbps * 1e3)
+    return (
+        _CUDA_NODE_US * len(region.graph.nodes)
+        + work
+        + moved / (device.memory_gbps * 1e3)
+    )

@@ -111,7 +111,9 @@ class NodeView:
 
     def inputs(self, port: str) -> tuple[TensorSpec, ...]:
         """The tensors at an input port that is a list."""
-        return tuple(self.graph.tensors[uid] for name, uid in self.node.inputs if name == port)
+        return tuple(
+            self.graph.tensors[uid] for name, uid in self.node.inputs if name == port
+        )
 
     def need(self, port: str) -> TensorSpec:
         """The tensor at a port that must be connected."""
@@ -141,11 +143,17 @@ class NodeView:
 
     @property
     def in_bytes(self) -> int:
-        return sum(t.numel * t.dtype.itemsize for t in (self.graph.tensors[u] for _, u in self.node.inputs))
+        return sum(
+            t.numel * t.dtype.itemsize
+            for t in (self.graph.tensors[u] for _, u in self.node.inputs)
+        )
 
     @property
     def out_bytes(self) -> int:
-        return sum(t.numel * t.dtype.itemsize for t in (self.graph.tensors[u] for _, u in self.node.outputs))
+        return sum(
+            t.numel * t.dtype.itemsize
+            for t in (self.graph.tensors[u] for _, u in self.node.outputs)
+        )
 
 
 class FragmentBuilder:
@@ -164,7 +172,11 @@ class FragmentBuilder:
         if dim is None:
             dim = broadcast(self.values[a].dim for a in args)
         done = compute or self.compute
-        self.values.append(Value(op, args, tuple(dim), dtype or done, done, tuple(sorted(attrs.items()))))
+        self.values.append(
+            Value(
+                op, args, tuple(dim), dtype or done, done, tuple(sorted(attrs.items()))
+            )
+        )
         return len(self.values) - 1
 
     def ranked(self, dim: Sequence[int]) -> tuple[int, ...]:

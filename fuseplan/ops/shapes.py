@@ -14,7 +14,9 @@ Dims = tuple[int, ...]
 def keep_order(dim: Dims, like: Dims) -> Dims:
     """Packed strides over `dim` with the axes in the order of the strides `like`; a stride of 0 counts as slowest."""
     lead = len(dim) - len(like)
-    order = sorted(range(lead, len(dim)), key=lambda axis: (like[axis - lead] or 1 << 62, -axis))
+    order = sorted(
+        range(lead, len(dim)), key=lambda axis: (like[axis - lead] or 1 << 62, -axis)
+    )
     return packed_stride(dim, (*order, *range(lead - 1, -1, -1)))
 
 
@@ -34,7 +36,9 @@ def need_stride(tensor: DraftTensor) -> Dims:
     return tensor.stride
 
 
-def set_dim(node: DraftNode, port: str, dim: Dims, stride: Callable[[Dims], Dims]) -> DraftTensor | None:
+def set_dim(
+    node: DraftNode, port: str, dim: Dims, stride: Callable[[Dims], Dims]
+) -> DraftTensor | None:
     """Give an output its dims, or check those that the user set; the output, None if it is not connected.
 
     Args:
@@ -60,7 +64,9 @@ def broadcasts_to(dim: Dims, target: Dims) -> bool:
     """Whether `dim` repeats to exactly `target`."""
     if len(dim) > len(target):
         return False
-    return all(d in (1, t) for d, t in zip(dim, target[len(target) - len(dim) :], strict=True))
+    return all(
+        d in (1, t) for d, t in zip(dim, target[len(target) - len(dim) :], strict=True)
+    )
 
 
 def broadcast_inputs(node: DraftNode, dims: list[Dims]) -> Dims:
@@ -68,8 +74,14 @@ def broadcast_inputs(node: DraftNode, dims: list[Dims]) -> Dims:
     try:
         return broadcast(dims)
     except ValueError as error:
-        shown = ", ".join(f"{port} {list(t.need_dim())}" for port, t in node.inputs.items())
-        raise reject(node, f"inputs do not broadcast: {shown} ({error})", "extents must be equal or 1") from None
+        shown = ", ".join(
+            f"{port} {list(t.need_dim())}" for port, t in node.inputs.items()
+        )
+        raise reject(
+            node,
+            f"inputs do not broadcast: {shown} ({error})",
+            "extents must be equal or 1",
+        ) from None
 
 
 def check_scalar(node: DraftNode, port: str) -> None:

@@ -64,13 +64,22 @@ def blocks_refusal(region: Region, op: str) -> Support:
         if v.op != op:
             return no(f"value {i} is {v.op}: an anchor of another kind than {op}", at=i)
         if c_expr.KIND[v.compute.name] != c_expr.KIND[first.compute.name]:
-            return no(f"value {i} ({op}) adds up in {v.compute}, another anchor in {first.compute}", at=i)
+            return no(
+                f"value {i} ({op}) adds up in {v.compute}, another anchor in {first.compute}",
+                at=i,
+            )
         for j in region.anchors:
             if j != i and depends_on(region, [j])[i]:
-                return no(f"of two anchors one reads the other: value {i} ({op}) needs value {j}", at=i)
+                return no(
+                    f"of two anchors one reads the other: value {i} ({op}) needs value {j}",
+                    at=i,
+                )
         for a in v.args:
             if after[a]:
-                return no(f"value {i} ({op}) reads value {a} ({region.values[a].op}), which needs a reduction", at=i)
+                return no(
+                    f"value {i} ({op}) reads value {a} ({region.values[a].op}), which needs a reduction",
+                    at=i,
+                )
     for fit in (_written_refusal(region), domain_refusal(region)):
         if not fit.is_supported:
             return fit
@@ -84,7 +93,10 @@ def _written_refusal(region: Region) -> Support:
         for a in needed_for(region, region.values[i].args, is_anchor(region)):
             k = region.operand_of.get(a, -1)
             if k >= 0 and region.operands[k].uid in written:
-                return no(f"value {i} ({region.values[i].op}) reads operand {k}, which the kernel writes", at=i)
+                return no(
+                    f"value {i} ({region.values[i].op}) reads operand {k}, which the kernel writes",
+                    at=i,
+                )
     return YES
 
 
@@ -114,16 +126,23 @@ def begin_blocks(schedule: BlockSchedule, anchor_name: str) -> Holes:
     acc = c_expr.MAIN_LOOP[c_expr.KIND[compute.name]]
     holes.macro("BLOCK", BLOCK)
     holes.macro(f"{anchor_name}S", len(schedule.anchors))
-    holes.macro(f"EACH_{anchor_name}(DO)", " ".join([f"DO({q})" for q in range(len(schedule.anchors))]))
+    holes.macro(
+        f"EACH_{anchor_name}(DO)",
+        " ".join([f"DO({q})" for q in range(len(schedule.anchors))]),
+    )
     holes.macro("ACC", acc.ctype)
     holes.macro("FACTOR", c_expr.CARRIER[acc.dtype.name])
-    holes.macro("MULTIPLY_ADD(x, y, sum)", acc.update.format(x="(x)", y="(y)", a="(sum)"))
+    holes.macro(
+        "MULTIPLY_ADD(x, y, sum)", acc.update.format(x="(x)", y="(y)", a="(sum)")
+    )
     holes.macro("HAS_REDUCTIONS", int(bool(schedule.reduces)))
     write_positions(holes, schedule.tiling, schedule.axes[:-1], schedule.labels[:-1])
     return holes
 
 
-def write_load(holes: Holes, argument: int, anchor: int, index: Mapping[int, str]) -> str:
+def write_load(
+    holes: Holes, argument: int, anchor: int, index: Mapping[int, str]
+) -> str:
     """The body of a load hole: an anchor's argument at one position, with what is computed in front of it.
 
     Args:
@@ -132,10 +151,17 @@ def write_load(holes: Holes, argument: int, anchor: int, index: Mapping[int, str
     region = holes.region
     v = region.values[argument]
     axes = separate(v.dim, range(len(v.dim)))
-    frame = Frame(holes, axes, [index[axis.axes[0]] for axis in axes], [axis.axes[0] for axis in axes])
+    frame = Frame(
+        holes,
+        axes,
+        [index[axis.axes[0]] for axis in axes],
+        [axis.axes[0] for axis in axes],
+    )
     for i in needed_for(region, [argument], [False] * len(region.values)):
         frame.value(i)
-    frame.writer.line(f"return {c_expr.argument(f'v{argument}', v.dtype, region.values[anchor].compute)};")
+    frame.writer.line(
+        f"return {c_expr.argument(f'v{argument}', v.dtype, region.values[anchor].compute)};"
+    )
     return frame.writer.text()
 
 
@@ -146,7 +172,9 @@ def outer_index(schedule: BlockSchedule) -> dict[int, str]:
 
 def finish_blocks(holes: Holes, schedule: BlockSchedule) -> None:
     """The holes `epilogue`, `begin` and `finish`."""
-    sums = GlobalReductions(holes, schedule.axes, schedule.labels, schedule.reduces, schedule.tiling)
+    sums = GlobalReductions(
+        holes, schedule.axes, schedule.labels, schedule.reduces, schedule.tiling
+    )
     index = [*outer_index(schedule).values(), "(first + j)"]
     frame = Frame(holes, schedule.axes, index, schedule.labels)
     texts = {i: f"acc[{q}][j]" for q, i in enumerate(schedule.anchors)}
@@ -164,8 +192,12 @@ def is_anchor(region: Region) -> list[bool]:
 def largest_load(region: Region, argument: int) -> int:
     """The operand that an anchor's argument reads most elements of, -1 if it reads none."""
     found = needed_for(region, [argument], is_anchor(region))
-    loads: Sequence[int] = [region.operand_of[i] for i in found if i in region.operand_of]
-    return max(loads, key=lambda k: sum(d != 1 for d in region.operands[k].dim), default=-1)
+    loads: Sequence[int] = [
+        region.operand_of[i] for i in found if i in region.operand_of
+    ]
+    return max(
+        loads, key=lambda k: sum(d != 1 for d in region.operands[k].dim), default=-1
+    )
 
 
 __all__ = [

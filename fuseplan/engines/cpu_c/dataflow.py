@@ -38,9 +38,13 @@ def needed_for(region: Region, roots: Iterable[int], stop: Sequence[bool]) -> li
 
 def live_values(region: Region) -> list[int]:
     """Values that a store needs."""
-    return needed_for(region, [i for i, _ in region.stores], [False] * len(region.values))
+    return needed_for(
+        region, [i for i, _ in region.stores], [False] * len(region.values)
+    )
 
 
 def element_values(region: Region) -> list[int]:
     """Values that stores need without what is computed in front of anchors; anchors themselves are left out."""
-    return needed_for(region, [i for i, _ in region.stores], [v.op in ANCHORS for v in region.values])
+    return needed_for(
+        region, [i for i, _ in region.stores], [v.op in ANCHORS for v in region.values]
+    )

@@ -12,7 +12,12 @@ from math import prod
 from fuseplan.codegen.axes import MergedAxis, reduced_axes
 from fuseplan.codegen.writer import LineWriter
 from fuseplan.engines.base import YES, Support, no
-from fuseplan.engines.cpu_c.dataflow import depends_on, element_values, live_values, needed_for
+from fuseplan.engines.cpu_c.dataflow import (
+    depends_on,
+    element_values,
+    live_values,
+    needed_for,
+)
 from fuseplan.engines.cpu_c.frame import Frame, Strides
 from fuseplan.engines.cpu_c.source import Holes
 from fuseplan.engines.cpu_c.tiling import BLOCK_AND_TASK, Tiling
@@ -39,7 +44,10 @@ def reductions_refusal(region: Region) -> Support:
             return no(f"reduction {r} reads the result of another one", at=r)
         dim = region.values[v.args[0]].dim
         if dim != region.domain:
-            return no(f"reduction {r} reads dims {list(dim)}, the loops walk {list(region.domain)}", at=r)
+            return no(
+                f"reduction {r} reads dims {list(dim)}, the loops walk {list(region.domain)}",
+                at=r,
+            )
     return _reuse_refusal(region, real)
 
 
@@ -52,7 +60,10 @@ def _reuse_refusal(region: Region, real: list[int]) -> Support:
             return no(f"value {i} depends on reductions over different axes", at=i)
         for r in found:
             if any(region.values[i].dim[a] != 1 for a in axes[r]):
-                return no(f"value {i} uses the result of reduction {r} again over the reduced axes", at=i)
+                return no(
+                    f"value {i} uses the result of reduction {r} again over the reduced axes",
+                    at=i,
+                )
     return YES
 
 
@@ -70,28 +81,47 @@ class GlobalReductions:
     """
 
     def __init__(
-        self, holes: Holes, axes: Sequence[MergedAxis], labels: Sequence[int], reduces: Sequence[int], tiling: Tiling
+        self,
+        holes: Holes,
+        axes: Sequence[MergedAxis],
+        labels: Sequence[int],
+        reduces: Sequence[int],
+        tiling: Tiling,
     ) -> None:
         self.holes, self.region = holes, holes.region
-        self.axes, self.labels, self.reduces = tuple(axes), tuple(labels), tuple(reduces)
+        self.axes, self.labels, self.reduces = (
+            tuple(axes),
+            tuple(labels),
+            tuple(reduces),
+        )
         self.results = {r: self._allocate(r, tiling.num_tasks) for r in reduces}
 
     def _allocate(self, reduce: int, num_tasks: int) -> tuple[Strides, str]:
         """Where the results of a reduction lie, and how many it has."""
         reduced = reduced_axes(self.region, reduce)
         kept = [axis.axes[0] not in reduced for axis in self.axes]
-        extents = [axis.count if k else 1 for axis, k in zip(self.axes, kept, strict=True)]
-        moves = [k and axis.extent != 1 for axis, k in zip(self.axes, kept, strict=True)]
-        strides = [s if m else 0 for s, m in zip(packed_stride(extents), moves, strict=True)]
+        extents = [
+            axis.count if k else 1 for axis, k in zip(self.axes, kept, strict=True)
+        ]
+        moves = [
+            k and axis.extent != 1 for axis, k in zip(self.axes, kept, strict=True)
+        ]
+        strides = [
+            s if m else 0 for s, m in zip(packed_stride(extents), moves, strict=True)
+        ]
         count = prod(extents)
         acc = Frame(self.holes, (), ()).accumulator(reduce)
         self.holes.args.scratch(f"r{reduce}", acc.ctype, count * num_tasks)
-        return Strides(f"r{reduce}", tuple(strides)), self.holes.args.number(f"r{reduce}_n", count)
+        return Strides(f"r{reduce}", tuple(strides)), self.holes.args.number(
+            f"r{reduce}_n", count
+        )
 
     def write_pointers(self, frame: Frame) -> None:
         """Local pointers to the results of the task at hand, one ``r<value>`` for each reduction."""
         for r, (_, count) in self.results.items():
-            frame.writer.line(f"{frame.accumulator(r).ctype} *const r{r} = p->r{r} + at->task * {count};")
+            frame.writer.line(
+                f"{frame.accumulator(r).ctype} *const r{r} = p->r{r} + at->task * {count};"
+            )
 
     def place(self, frame: Frame, reduce: int) -> str:
         """The result of a reduction at the position of a frame, behind `write_pointers`."""
@@ -102,33 +132,58 @@ class GlobalReductions:
         w = LineWriter()
         for r, (_, count) in self.results.items():
             init = Frame(self.holes, (), ()).accumulator(r).init
-            w.line(f"for (int64_t i = 0; i < {count}; ++i) p->r{r}[task * {count} + i] = {init};")
+            w.line(
+                f"for (int64_t i = 0; i < {count}; ++i) p->r{r}[task * {count} + i] = {init};"
+            )
         self.holes.function("void", "begin", BLOCK_AND_TASK, w)
 
     def write_finish(self) -> None:
         """The hole `finish`: results of all tasks folded, then loops over the results of reductions over equal axes."""
-        frame = Frame(self.holes, self.axes, [f"i{label}" for label in self.labels], self.labels)
+        frame = Frame(
+            self.holes, self.axes, [f"i{label}" for label in self.labels], self.labels
+        )
         for r, (_, count) in self.results.items():
             acc = frame.accumulator(r)
             w = frame.writer
             w.open("for (int64_t task = 1; task < num_tasks; ++task) {")
             x = f"p->r{r}[task * {count} + i]"
-            w.line(f"for (int64_t i = 0; i < {count}; ++i) p->r{r}[i] = {acc.update.format(a=f'p->r{r}[i]', x=x)};")
+            w.line(
+                f"for (int64_t i = 0; i < {count}; ++i) p->r{r}[i] = {acc.update.format(a=f'p->r{r}[i]', x=x)};"
+            )
             w.close()
         for group in {reduced_axes(self.region, r): None for r in self.reduces}:
-            self._follow(frame, [r for r in self.reduces if reduced_axes(self.region, r) == group], group)
-        self.holes.function("void", "finish", ("const struct args *p", "int64_t num_tasks"), frame.writer)
+            self._follow(
+                frame,
+                [r for r in self.reduces if reduced_axes(self.region, r) == group],
+                group,
+            )
+        self.holes.function(
+            "void",
+            "finish",
+            ("const struct args *p", "int64_t num_tasks"),
+            frame.writer,
+        )
 
-    def _follow(self, frame: Frame, reduces: Sequence[int], group: Sequence[int]) -> None:
+    def _follow(
+        self, frame: Frame, reduces: Sequence[int], group: Sequence[int]
+    ) -> None:
         """Values of reductions over the same axes, what follows from them, and stores."""
         after = depends_on(self.region, reduces)
         stores = [(i, operand) for i, operand in self.region.stores if after[i]]
         if not stores:
             return
-        loops = [k for k, axis in enumerate(self.axes) if not set(axis.axes) & set(group) and axis.extent != 1]
+        loops = [
+            k
+            for k, axis in enumerate(self.axes)
+            if not set(axis.axes) & set(group) and axis.extent != 1
+        ]
         for k in loops:
             frame.open_loop(k)
-        needed = needed_for(self.region, [i for i, _ in stores], [i in reduces for i in range(len(after))])
+        needed = needed_for(
+            self.region,
+            [i for i, _ in stores],
+            [i in reduces for i in range(len(after))],
+        )
         for r in reduces:
             frame.finish(r, f"p->{self.place(frame, r)}")
         for i in needed:
@@ -145,7 +200,9 @@ def element_stores(region: Region, reduces: Sequence[int]) -> list[tuple[int, in
     return [(i, operand) for i, operand in region.stores if not after[i]]
 
 
-def write_elements(frame: Frame, loop: str, sums: GlobalReductions, anchors: Mapping[int, str]) -> None:
+def write_elements(
+    frame: Frame, loop: str, sums: GlobalReductions, anchors: Mapping[int, str]
+) -> None:
     """The loop over the frame's last axis: values, stores, and what is added into the results of reductions.
 
     Args:
@@ -166,7 +223,10 @@ def write_elements(frame: Frame, loop: str, sums: GlobalReductions, anchors: Map
     local = [r for r in reduces if not sums.results[r][0].along[-1]]
     for r in local:
         w.line(f"{frame.accumulator(r).ctype} t{r} = {sums.place(frame, r)};")
-    w.margin("#pragma omp simd" + "".join([f" reduction({frame.accumulator(r).clause} : t{r})" for r in local]))
+    w.margin(
+        "#pragma omp simd"
+        + "".join([f" reduction({frame.accumulator(r).clause} : t{r})" for r in local])
+    )
     w.open(loop)
     for i, text in anchors.items():
         frame.finish_anchor(i, text)

@@ -26,7 +26,9 @@ _MODES = frozenset({"add", "mul", "max", "min"})
 _LIMITS = FusionLimits(
     ops=ROWS | _ANCHORS,
     anchors=8,
-    in_front=dict.fromkeys(("matmul.a", "matmul.b", "conv_fprop.x", "conv_fprop.w"), POINTWISE),
+    in_front=dict.fromkeys(
+        ("matmul.a", "matmul.b", "conv_fprop.x", "conv_fprop.w"), POINTWISE
+    ),
     reuse_reduction=True,
     reduce_after_anchor=_MODES,
     max_nodes=64,
@@ -62,19 +64,31 @@ class CpuCEngine(FormEngine[Source]):
                 return fit
         return YES
 
-    def compile(self, source: Source, region: Region, device: Device, *, aligned: bool) -> Executable:
+    def compile(
+        self, source: Source, region: Region, device: Device, *, aligned: bool
+    ) -> Executable:
         symbol = source.symbol
 
         def build() -> Artifact:
             return compile_shared(source.source, FLAGS, label=symbol, symbol=symbol)
 
-        artifact = build() if supply.is_given() else self._compiled.get(source.source, build)
+        artifact = (
+            build() if supply.is_given() else self._compiled.get(source.source, build)
+        )
         tasks = Tasks(source.num_tasks, source.work_us)
         launch = Launch(
             LaunchKind.HOST, source.template, source.patches, artifact, symbol, label=symbol, tasks=tasks
         )  # fmt: skip
-        header = "\n".join([f"/* {symbol}: region", *(f"   {line}" for line in region_summary(region)), "*/"])
-        return Executable((launch,), source.scratch_bytes, source=f"{header}\n{source.source}")
+        header = "\n".join(
+            [
+                f"/* {symbol}: region",
+                *(f"   {line}" for line in region_summary(region)),
+                "*/",
+            ]
+        )
+        return Executable(
+            (launch,), source.scratch_bytes, source=f"{header}\n{source.source}"
+        )
 
 
 def _operand_refusal(region: Region) -> Support:
@@ -82,13 +96,24 @@ def _operand_refusal(region: Region) -> Support:
         o = region.operands[k]
         name = f"operand {k} (tensor {o.uid})"
         if not c_expr.is_storable(o.dtype):
-            return no(f"{name} has type {o.dtype}, which generated C does not read or write", at=value)
+            return no(
+                f"{name} has type {o.dtype}, which generated C does not read or write",
+                at=value,
+            )
         if o.rows is not None:
-            return no(f"{name} holds packed sequences, which this engine does not walk", at=value)
+            return no(
+                f"{name} holds packed sequences, which this engine does not walk",
+                at=value,
+            )
         if o.combine or o.init is not None:
-            return no(f"{name} is combined with what is there, which this engine does not do", at=value)
+            return no(
+                f"{name} is combined with what is there, which this engine does not do",
+                at=value,
+            )
         if o.role is Role.SCRATCH:
-            return no(f"{name} is scratch memory, which this engine lays out itself", at=value)
+            return no(
+                f"{name} is scratch memory, which this engine lays out itself", at=value
+            )
         if o.role.is_written and any(_overlaps(o, other) for other in region.operands):
             return no(f"{name} is written, and read through another window", at=value)
     return YES
@@ -108,13 +133,25 @@ def _value_refusal(region: Region) -> Support:
         if v.op not in _TAKEN or v.body is not None:
             return no(f"value {i} is {v.op}, which this engine does not emit", at=i)
         if not c_expr.is_storable(v.dtype):
-            return no(f"value {i} ({v.op}) rounds to type {v.dtype}, which generated C does not have", at=i)
+            return no(
+                f"value {i} ({v.op}) rounds to type {v.dtype}, which generated C does not have",
+                at=i,
+            )
         if not c_expr.is_computable(v.compute):
-            return no(f"value {i} ({v.op}) computes in {v.compute}, which generated C does not have", at=i)
+            return no(
+                f"value {i} ({v.op}) computes in {v.compute}, which generated C does not have",
+                at=i,
+            )
         if v.op == "reduce" and v.mode not in _MODES:
-            return no(f"value {i} reduces with mode {v.mode!r}, which this engine does not emit", at=i)
+            return no(
+                f"value {i} reduces with mode {v.mode!r}, which this engine does not emit",
+                at=i,
+            )
         if v.op in _ANCHORS and v.compute.name == "BOOLEAN":
-            return no(f"value {i} ({v.op}) computes in BOOLEAN, which has no sum of products", at=i)
+            return no(
+                f"value {i} ({v.op}) computes in BOOLEAN, which has no sum of products",
+                at=i,
+            )
     return YES
 
 

@@ -14,7 +14,9 @@ _CALL_US = 0.5
 _MEMORY_SHARE = 0.8  # of the bandwidth of all cores: what they reach together
 _PRODUCT_SHARE = 0.12  # of one core's peak: what plain loops of products reach
 _ELEMENT_SHARE = 0.25  # the same of loops over elements
-_OWN_CACHE_BYTES = 1 << 20  # a B of this size stays in a core's own cache from row to row
+_OWN_CACHE_BYTES = (
+    1 << 20
+)  # a B of this size stays in a core's own cache from row to row
 
 # table: a core that stands for all: how a kernel is divided must not depend on the machine, so that a saved plan and
 # the sums of its tasks are the same everywhere
@@ -50,5 +52,11 @@ def work_us(region: Region) -> float:
 
 def _sum_us(region: Region, gbps: float, gflops: float, cores: int) -> float:
     cost = region.cost
-    libm_ns = sum([_LIBM_NS[v.op] * prod(v.dim) for v in region.values if v.op in _LIBM_NS])
-    return (cost.read_bytes + cost.write_bytes) / (1e3 * gbps) + libm_ns / (1e3 * cores) + cost.flops / (1e3 * gflops)
+    libm_ns = sum(
+        [_LIBM_NS[v.op] * prod(v.dim) for v in region.values if v.op in _LIBM_NS]
+    )
+    return (
+        (cost.read_bytes + cost.write_bytes) / (1e3 * gbps)
+        + libm_ns / (1e3 * cores)
+        + cost.flops / (1e3 * gflops)
+    )

@@ -31,7 +31,11 @@ class Frame:
     """
 
     def __init__(
-        self, holes: Holes, axes: Sequence[MergedAxis], index: Sequence[str], labels: Sequence[int] | None = None
+        self,
+        holes: Holes,
+        axes: Sequence[MergedAxis],
+        index: Sequence[str],
+        labels: Sequence[int] | None = None,
     ) -> None:
         self.holes, self.region = holes, holes.region
         self.axes, self.index = tuple(axes), list(index)
@@ -58,10 +62,16 @@ class Frame:
     def offset(self, strides: Strides) -> str:
         """Element offset at the current position; a unit stride is baked in: the compiler sees contiguous memory."""
         terms = []
-        for label, index, stride in zip(self.labels, self.index, strides.along, strict=True):
+        for label, index, stride in zip(
+            self.labels, self.index, strides.along, strict=True
+        ):
             if stride and index != "0":
                 name = f"{strides.prefix}_s{label}"
-                terms.append(index if stride == 1 else f"{index} * {self.holes.args.number(name, stride)}")
+                terms.append(
+                    index
+                    if stride == 1
+                    else f"{index} * {self.holes.args.number(name, stride)}"
+                )
         return " + ".join(terms) or "0"
 
     def element(self, operand: int) -> str:
@@ -69,7 +79,9 @@ class Frame:
         o = self.region.operands[operand]
         const = "const " if o.role is Role.IN else ""
         ctype = const + c_expr.STORAGE[o.dtype.name]
-        pointer = self.holes.args.pointer(self.holes.names[operand], ctype, operand, o.offset * o.dtype.itemsize)
+        pointer = self.holes.args.pointer(
+            self.holes.names[operand], ctype, operand, o.offset * o.dtype.itemsize
+        )
         return f"{pointer}[{self.offset(self.strides(operand))}]"
 
     def define(self, value: int, text: str) -> None:
@@ -85,14 +97,23 @@ class Frame:
         elif v.op == "const":
             text = c_expr.literal(v.attr("value"), v.dtype)  # type: ignore[arg-type]
         elif v.op == "index":
-            text = self._counted(f"(int64_t){self._position(v.axis)}", v.compute, v.dtype)
+            text = self._counted(
+                f"(int64_t){self._position(v.axis)}", v.compute, v.dtype
+            )
         elif v.op == "count":
             dim = self.region.values[v.args[0]].dim
-            number = self.holes.args.number(f"count{value}", prod([dim[a] for a in v.axes]))
+            number = self.holes.args.number(
+                f"count{value}", prod([dim[a] for a in v.axes])
+            )
             text = self._counted(number, v.compute, v.dtype)
-        elif v.op in ("cast", "reduce"):  # a reduction over extents of 1 keeps its argument
+        elif v.op in (
+            "cast",
+            "reduce",
+        ):  # a reduction over extents of 1 keeps its argument
             source = self.region.values[v.args[0]].dtype
-            text = c_expr.convert(c_expr.convert(f"v{v.args[0]}", source, v.compute), v.compute, v.dtype)
+            text = c_expr.convert(
+                c_expr.convert(f"v{v.args[0]}", source, v.compute), v.compute, v.dtype
+            )
         else:
             types = [self.region.values[a].dtype for a in v.args]
             made = c_expr.evaluate(v.op, [f"v{a}" for a in v.args], types, v.compute)
@@ -107,7 +128,9 @@ class Frame:
     def argument(self, reduce: int) -> str:
         """The argument of a reduction in its compute type."""
         v = self.region.values[reduce]
-        return c_expr.argument(f"v{v.args[0]}", self.region.values[v.args[0]].dtype, v.compute)
+        return c_expr.argument(
+            f"v{v.args[0]}", self.region.values[v.args[0]].dtype, v.compute
+        )
 
     def accumulator(self, reduce: int) -> c_expr.Accumulator:
         v = self.region.values[reduce]
@@ -121,7 +144,10 @@ class Frame:
     def finish(self, reduce: int, text: str) -> None:
         """Define a reduction's value from its accumulator."""
         v = self.region.values[reduce]
-        self.define(reduce, c_expr.accumulated(text, self.accumulator(reduce), v.compute, v.dtype))
+        self.define(
+            reduce,
+            c_expr.accumulated(text, self.accumulator(reduce), v.compute, v.dtype),
+        )
 
     def finish_anchor(self, anchor: int, text: str) -> None:
         """Define an anchor's value from its sum."""
@@ -134,7 +160,9 @@ class Frame:
         o = self.region.operands[operand]
         if o.role is Role.SCALAR:
             name, ctype = self.holes.names[operand], c_expr.STORAGE[o.dtype.name]
-            return c_expr.load(self.holes.args.scalar(name, ctype, operand, o.dtype.itemsize), o.dtype)
+            return c_expr.load(
+                self.holes.args.scalar(name, ctype, operand, o.dtype.itemsize), o.dtype
+            )
         return c_expr.load(self.element(operand), o.dtype)
 
     def _counted(self, text: str, compute: DType, dtype: DType) -> str:

@@ -49,32 +49,46 @@ class Arguments:
 
     def pointer(self, name: str, ctype: str, slot: int, addend: int = 0) -> str:
         """Address of an operand's first element."""
-        self._pointers.setdefault(name, (ctype, Patch(PatchKind.POINTER, 0, slot, addend)))
+        self._pointers.setdefault(
+            name, (ctype, Patch(PatchKind.POINTER, 0, slot, addend))
+        )
         return f"p->{name}"
 
     def scratch(self, name: str, ctype: str, num_elements: int) -> str:
         """Private memory of the kernel, 8 bytes per element."""
-        self._pointers[name] = (ctype, Patch(PatchKind.SCRATCH, 0, -1, self.scratch_bytes))
+        self._pointers[name] = (
+            ctype,
+            Patch(PatchKind.SCRATCH, 0, -1, self.scratch_bytes),
+        )
         size = 8 * num_elements
         self.scratch_bytes += -(-size // _SCRATCH_ALIGN) * _SCRATCH_ALIGN
         return f"p->{name}"
 
     def scalar(self, name: str, ctype: str, slot: int, size: int) -> str:
         """A host scalar; its text in the kernel."""
-        self._scalars[name] = (f"{ctype} {name}", Patch(PatchKind.SCALAR, 0, slot, size=size))
+        self._scalars[name] = (
+            f"{ctype} {name}",
+            Patch(PatchKind.SCALAR, 0, slot, size=size),
+        )
         return f"p->{name}"
 
     def struct_lines(self) -> list[str]:
         """Declaration of the block."""
         numbers = list(self._numbers)
         lines = [f"  {ctype} *{name};" for name, (ctype, _) in self._pointers.items()]
-        lines += [f"  int64_t {', '.join(numbers[k : k + 10])};" for k in range(0, len(numbers), 10)]
+        lines += [
+            f"  int64_t {', '.join(numbers[k : k + 10])};"
+            for k in range(0, len(numbers), 10)
+        ]
         lines += [f"  {text};" for text, _ in self._scalars.values()]
         return ["struct args {", *lines, "} __attribute__((packed));"]
 
     def block(self) -> tuple[bytes, tuple[Patch, ...]]:
         """The block before patching, and its patches."""
-        patches = [Patch(p.kind, 8 * k, p.slot, p.addend) for k, (_, p) in enumerate(self._pointers.values())]
+        patches = [
+            Patch(p.kind, 8 * k, p.slot, p.addend)
+            for k, (_, p) in enumerate(self._pointers.values())
+        ]
         numbers = struct.pack(f"<{len(self._numbers)}q", *self._numbers.values())
         data = bytes(8 * len(self._pointers)) + numbers
         for _, patch in self._scalars.values():
@@ -101,17 +115,27 @@ class Holes:
         number, op = self.numbers[value], self.region.values[value].op
         return f"/* node {number}: {op} */" if number >= 0 else f"/* {op} */"
 
-    def function(self, result: str, name: str, parameters: Sequence[str], body: LineWriter | str) -> None:
+    def function(
+        self, result: str, name: str, parameters: Sequence[str], body: LineWriter | str
+    ) -> None:
         """A function; parameters that its body does not name are marked as unused."""
         text = body if isinstance(body, str) else body.text()
         names = re.findall(r"(\w+)(?:\[.*\])?(?:,|$)", ",".join(parameters))
         unused = [f"(void){n};" for n in names if not re.search(rf"\b{n}\b", text)]
         lines = [" ".join(unused)] if unused else []
         lines += text.rstrip().split("\n") if text.strip() else []
-        inside = "".join([line + "\n" if line.startswith("#") else f"  {line}\n" for line in lines])
+        inside = "".join(
+            [line + "\n" if line.startswith("#") else f"  {line}\n" for line in lines]
+        )
         self.texts.append(f"\n{_signature(result, name, parameters)} {{\n{inside}}}\n")
 
-    def per_anchor(self, result: str, name: str, parameters: Sequence[str], bodies: Sequence[LineWriter | str]) -> None:
+    def per_anchor(
+        self,
+        result: str,
+        name: str,
+        parameters: Sequence[str],
+        bodies: Sequence[LineWriter | str],
+    ) -> None:
         """A function whose parameter `q` says which of the bodies, one for each anchor."""
         texts = [b if isinstance(b, str) else b.text() for b in bodies]
         if len(set(texts)) == 1:
@@ -142,13 +166,19 @@ def _signature(result: str, name: str, parameters: Sequence[str]) -> str:
 def main_loop(name: str) -> tuple[str, str]:
     """The headers of a file of ``kernels/`` and its text behind the defaults of its holes."""
     folder = resources.files("fuseplan.engines.cpu_c") / "kernels"
-    defaults, loop = (folder / f"{name}.c").read_text(encoding="utf-8").split(_END_OF_DEFAULTS)
+    defaults, loop = (
+        (folder / f"{name}.c").read_text(encoding="utf-8").split(_END_OF_DEFAULTS)
+    )
     used = re.findall(r'^#include "(\w+\.h)"$', defaults, re.MULTILINE)
-    headers = "\n".join([(folder / header).read_text(encoding="utf-8") for header in used])
+    headers = "\n".join(
+        [(folder / header).read_text(encoding="utf-8") for header in used]
+    )
     return re.sub(r'^#include "\w+\.h"\n', "", headers, flags=re.MULTILINE), loop
 
 
-def assemble(kernel: str, family: str, holes: Holes, num_tasks: int, work_us: float) -> Source:
+def assemble(
+    kernel: str, family: str, holes: Holes, num_tasks: int, work_us: float
+) -> Source:
     """Helpers, argument block, holes and main loop; the name is a hash of the text."""
     headers, loop = main_loop(kernel)
     block = "\n".join(holes.args.struct_lines())
@@ -158,4 +188,6 @@ def assemble(kernel: str, family: str, holes: Holes, num_tasks: int, work_us: fl
     symbol = f"fp_{family}_{sha256(text.encode()).hexdigest()[:12]}"
     template, patches = holes.args.block()
     source = text.replace(_NAME_LATER, _NAME_LATER + symbol, 1)
-    return Source(source, symbol, template, patches, holes.args.scratch_bytes, num_tasks, work_us)
+    return Source(
+        source, symbol, template, patches, holes.args.scratch_bytes, num_tasks, work_us
+    )

@@ -39,13 +39,17 @@ class Tiling:
     def num_tasks(self) -> int:
         return self.row_tasks * self.column_tasks
 
-    def divided(self, work_us: float, *, most: int = _MOST_TASKS, rows_only: bool = False) -> Tiling:
+    def divided(
+        self, work_us: float, *, most: int = _MOST_TASKS, rows_only: bool = False
+    ) -> Tiling:
         """The same domain in tasks worth drawing; rows first, so that memory is walked in order."""
         wanted = min(most, tasks_worth(work_us))
         row_tasks = min(self.num_rows, wanted)
         num_blocks = -(-self.num_columns // self.block)
         column_tasks = 1 if rows_only else max(1, min(num_blocks, wanted // row_tasks))
-        return Tiling(self.num_rows, self.num_columns, self.block, row_tasks, column_tasks)
+        return Tiling(
+            self.num_rows, self.num_columns, self.block, row_tasks, column_tasks
+        )
 
 
 def rows_of(axes: Sequence[MergedAxis]) -> int:
@@ -53,12 +57,21 @@ def rows_of(axes: Sequence[MergedAxis]) -> int:
     return prod([axis.count for axis in axes])
 
 
-def stores_vary(region: Region, stored: Sequence[int], axes: Sequence[MergedAxis]) -> bool:
+def stores_vary(
+    region: Region, stored: Sequence[int], axes: Sequence[MergedAxis]
+) -> bool:
     """Whether every one of these values has an element of its own at each position, which one task then writes."""
-    return all(axis.varies(region.values[i].dim) for i in stored for axis in axes if axis.extent != 1)
+    return all(
+        axis.varies(region.values[i].dim)
+        for i in stored
+        for axis in axes
+        if axis.extent != 1
+    )
 
 
-def write_positions(holes: Holes, tiling: Tiling, axes: Sequence[MergedAxis], labels: Sequence[int]) -> None:
+def write_positions(
+    holes: Holes, tiling: Tiling, axes: Sequence[MergedAxis], labels: Sequence[int]
+) -> None:
     """The holes `tiling_of`, `struct position`, `position_of` and `advance`, with a number i<label> for each axis."""
     numbers = [
         holes.args.number("num_rows", tiling.num_rows), holes.args.number("row_tasks", tiling.row_tasks),
@@ -66,11 +79,17 @@ def write_positions(holes: Holes, tiling: Tiling, axes: Sequence[MergedAxis], la
         str(tiling.block),
     ]  # fmt: skip
     holes.function(
-        "struct tiling", "tiling_of", ["const struct args *p"], f"return (struct tiling){{{', '.join(numbers)}}};"
+        "struct tiling",
+        "tiling_of",
+        ["const struct args *p"],
+        f"return (struct tiling){{{', '.join(numbers)}}};",
     )
     fields = [*(f"i{label}" for label in labels), "task"]
     holes.texts.append(f"\nstruct position {{\n  int64_t {', '.join(fields)};\n}};\n")
-    extents = [holes.args.number(f"n{label}", axis.count) for label, axis in zip(labels, axes, strict=True)]
+    extents = [
+        holes.args.number(f"n{label}", axis.count)
+        for label, axis in zip(labels, axes, strict=True)
+    ]
     w = LineWriter()
     w.line("struct position at = {.task = task};")
     for label, extent in list(zip(labels, extents, strict=True))[:0:-1]:
@@ -79,11 +98,18 @@ def write_positions(holes: Holes, tiling: Tiling, axes: Sequence[MergedAxis], la
     if labels:
         w.line(f"at.i{labels[0]} = row;")
     w.line("return at;")
-    holes.function("struct position", "position_of", ["const struct args *p", "int64_t row", "int64_t task"], w)
+    holes.function(
+        "struct position",
+        "position_of",
+        ["const struct args *p", "int64_t row", "int64_t task"],
+        w,
+    )
     w = LineWriter()
     for label, extent in list(zip(labels, extents, strict=True))[:0:-1]:
         w.line(f"if (++at->i{label} < {extent}) return;")
         w.line(f"at->i{label} = 0;")
     if labels:
         w.line(f"++at->i{labels[0]};")
-    holes.function("void", "advance", ["const struct args *p", "struct position *at"], w)
+    holes.function(
+        "void", "advance", ["const struct args *p", "struct position *at"], w
+    )

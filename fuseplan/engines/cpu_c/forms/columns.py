@@ -55,7 +55,14 @@ class ColumnsForm:
         tiling = Tiling(rows_of(axes[:-1]), axes[-1].count)
         if stores_vary(region, [i for i, _ in element_stores(region, reduces)], axes):
             tiling = tiling.divided(work, most=most_tasks(region, reduces))
-        return ColumnSchedule(region, axes, reduces, tiling, work, expected_us(region, device, tiling.num_tasks))
+        return ColumnSchedule(
+            region,
+            axes,
+            reduces,
+            tiling,
+            work,
+            expected_us(region, device, tiling.num_tasks),
+        )
 
     def configs(self, schedule: ColumnSchedule) -> KnobSpace:
         return KnobSpace()
@@ -74,7 +81,14 @@ class ColumnsForm:
         frame = Frame(holes, axes, [*(f"at->i{k}" for k in labels[:-1]), "j"])
         write_elements(frame, "for (int64_t j = first; j < past; ++j) {", sums, {})
         sums.write_begin()
-        head = ("const struct args *p", "const struct position *at", "int64_t first", "int64_t past")
+        head = (
+            "const struct args *p",
+            "const struct position *at",
+            "int64_t first",
+            "int64_t past",
+        )
         holes.function("void", "add_row", head, frame.writer)
         sums.write_finish()
-        return assemble("columns", "reduction", holes, schedule.tiling.num_tasks, schedule.work_us)
+        return assemble(
+            "columns", "reduction", holes, schedule.tiling.num_tasks, schedule.work_us
+        )

@@ -53,7 +53,9 @@ class ConvForm:
                 return fit
         last = len(region.domain) - 1
         is_row = all(_runs_along_row(region, i) for i in region.anchors)
-        return ConvSchedule(schedule_blocks(region, device, last if is_row else 1), not is_row)
+        return ConvSchedule(
+            schedule_blocks(region, device, last if is_row else 1), not is_row
+        )
 
     def configs(self, schedule: ConvSchedule) -> KnobSpace:
         return KnobSpace()
@@ -69,7 +71,9 @@ class ConvForm:
         holes = begin_blocks(blocks, "CONVOLUTION")
         holes.macro("BLOCK_IS_CHANNELS", int(schedule.block_is_channels))
         values = blocks.region.values
-        first_axis = _AXES + 2 - len(blocks.region.domain)  # of the main loop's axes, the first that the region has
+        first_axis = (
+            _AXES + 2 - len(blocks.region.domain)
+        )  # of the main loop's axes, the first that the region has
         axes = range(first_axis, _AXES)
         outer = {a: text for a, text in outer_index(blocks).items() if a == 0}
         image = {**outer, 1: "c", **{s + 2 - first_axis: f"s{s}" for s in axes}}
@@ -81,13 +85,22 @@ class ConvForm:
             groups.append(_first_channel(holes, i))
             loads_x.append(write_load(holes, x, i, image))
             loads_w.append(write_load(holes, w, i, taps))
-        factor = c_expr.CARRIER[c_expr.KIND_TYPE[c_expr.KIND[values[blocks.anchors[0]].compute.name]].name]
+        factor = c_expr.CARRIER[
+            c_expr.KIND_TYPE[c_expr.KIND[values[blocks.anchors[0]].compute.name]].name
+        ]
         spatial = [f"int64_t s{s}" for s in range(_AXES)]
         filters = [f"int64_t f{s}" for s in range(_AXES)]
         holes.per_anchor("struct window", "window_of", (*AT, _Q), windows)
-        holes.per_anchor("int64_t", "first_channel", ("const struct args *p", _Q, "int64_t k"), groups)
+        holes.per_anchor(
+            "int64_t",
+            "first_channel",
+            ("const struct args *p", _Q, "int64_t k"),
+            groups,
+        )
         holes.per_anchor(factor, "load_x", (*AT, _Q, "int64_t c", *spatial), loads_x)
-        holes.per_anchor(factor, "load_w", (*AT, _Q, "int64_t k", "int64_t c", *filters), loads_w)
+        holes.per_anchor(
+            factor, "load_w", (*AT, _Q, "int64_t k", "int64_t c", *filters), loads_w
+        )
         finish_blocks(holes, blocks)
         return assemble("conv", "conv", holes, blocks.tiling.num_tasks, blocks.work_us)
 
@@ -96,9 +109,15 @@ def _geometry_refusal(region: Region) -> Support:
     for i in region.anchors:
         v = region.values[i]
         if not 3 <= len(v.dim) <= _AXES + 2:
-            return no(f"value {i} convolves {len(v.dim) - 2} spatial axes, this form takes 1 to {_AXES}", at=i)
+            return no(
+                f"value {i} convolves {len(v.dim) - 2} spatial axes, this form takes 1 to {_AXES}",
+                at=i,
+            )
         if len(_ints(region, i, "stride")) != len(v.dim) - 2:
-            return no(f"value {i} convolves fewer axes than the region has behind the channels", at=i)
+            return no(
+                f"value {i} convolves fewer axes than the region has behind the channels",
+                at=i,
+            )
     return YES
 
 
@@ -122,21 +141,33 @@ def _window(holes: Holes, blocks: BlockSchedule, anchor: int, first_axis: int) -
     v = region.values[anchor]
     x, w = (region.values[a].dim for a in v.args)
     outer = outer_index(blocks)
-    fields: dict[str, list[str]] = {name: [] for name in ("size", "filter", "step", "dilation", "pad", "at")}
+    fields: dict[str, list[str]] = {
+        name: [] for name in ("size", "filter", "step", "dilation", "pad", "at")
+    }
     for s in range(_AXES):
         if s < first_axis:
             for name, text in zip(fields, "111100", strict=True):
                 fields[name].append(text)
             continue
         k = s - first_axis
-        numbers = (x[k + 2], w[k + 2], *(_ints(region, anchor, n)[k] for n in ("stride", "dilation", "pre_pad")))
+        numbers = (
+            x[k + 2],
+            w[k + 2],
+            *(_ints(region, anchor, n)[k] for n in ("stride", "dilation", "pre_pad")),
+        )
         for name, value in zip(fields, numbers, strict=False):
-            is_unit_step = name == "step" and value == 1  # baked in, so that the compiler sees contiguous memory
-            fields[name].append("1" if is_unit_step else number(f"{name}{anchor}_{s}", value))
+            is_unit_step = (
+                name == "step" and value == 1
+            )  # baked in, so that the compiler sees contiguous memory
+            fields[name].append(
+                "1" if is_unit_step else number(f"{name}{anchor}_{s}", value)
+            )
         fields["at"].append(outer.get(k + 2, "0") if v.dim[k + 2] != 1 else "0")
     lines = [f"  .{name} = {{{', '.join(values)}}}," for name, values in fields.items()]
     channel = outer.get(1, "0") if v.dim[1] != 1 else "0"
-    lines.append(f"  .channel = {channel}, .channels = {number(f'channels{anchor}', w[1])},")
+    lines.append(
+        f"  .channel = {channel}, .channels = {number(f'channels{anchor}', w[1])},"
+    )
     lines.append(f"  .is_flipped = {int(bool(v.attr('flip')))},")
     return "\n".join(["return (struct window){", *lines, "};"])
 

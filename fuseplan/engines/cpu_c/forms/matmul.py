@@ -43,7 +43,9 @@ class MatmulForm:
         if not fit.is_supported:
             return fit
         blocks = schedule_blocks(region, device, len(region.domain) - 1)
-        return MatmulSchedule(blocks, tuple([_is_dot(region, i) for i in blocks.anchors]))
+        return MatmulSchedule(
+            blocks, tuple([_is_dot(region, i) for i in blocks.anchors])
+        )
 
     def configs(self, schedule: MatmulSchedule) -> KnobSpace:
         return KnobSpace()
@@ -63,18 +65,26 @@ class MatmulForm:
         depths, loads_a, loads_b, dots = [], [], [], []
         for i, is_dot in zip(blocks.anchors, schedule.is_dot, strict=True):
             a, b = values[i].args
-            depths.append(f"return {holes.args.number(f'depth{i}', values[a].dim[-1])};")
+            depths.append(
+                f"return {holes.args.number(f'depth{i}', values[a].dim[-1])};"
+            )
             dots.append(f"return {int(is_dot)};")
             loads_a.append(write_load(holes, a, i, {**outer, rank - 1: "k"}))
-            loads_b.append(write_load(holes, b, i, {**outer, rank - 2: "k", rank - 1: "j"}))
-        factor = c_expr.CARRIER[c_expr.KIND_TYPE[c_expr.KIND[values[blocks.anchors[0]].compute.name]].name]
+            loads_b.append(
+                write_load(holes, b, i, {**outer, rank - 2: "k", rank - 1: "j"})
+            )
+        factor = c_expr.CARRIER[
+            c_expr.KIND_TYPE[c_expr.KIND[values[blocks.anchors[0]].compute.name]].name
+        ]
         q = "const int q"
         holes.per_anchor("int64_t", "depth", ("const struct args *p", q), depths)
         holes.per_anchor("int", "is_dot", (q,), dots)
         holes.per_anchor(factor, "load_a", (*AT, q, "int64_t k"), loads_a)
         holes.per_anchor(factor, "load_b", (*AT, q, "int64_t k", "int64_t j"), loads_b)
         finish_blocks(holes, blocks)
-        return assemble("matmul", "matmul", holes, blocks.tiling.num_tasks, blocks.work_us)
+        return assemble(
+            "matmul", "matmul", holes, blocks.tiling.num_tasks, blocks.work_us
+        )
 
 
 def _is_dot(region: Region, anchor: int) -> bool:
@@ -83,5 +93,7 @@ def _is_dot(region: Region, anchor: int) -> bool:
     if operand < 0:
         return False
     o = region.operands[operand]
-    along_k, along_n = (s if d != 1 else 0 for s, d in zip(o.stride[-2:], o.dim[-2:], strict=True))
+    along_k, along_n = (
+        s if d != 1 else 0 for s, d in zip(o.stride[-2:], o.dim[-2:], strict=True)
+    )
     return along_k == 1 and along_n != 1

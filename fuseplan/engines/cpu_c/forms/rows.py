@@ -77,7 +77,9 @@ class RowsForm:
             return fit
         rank = len(region.domain)
         if inner:
-            outer = merge_in_memory_order(region, [a for a in range(rank) if a not in inner])
+            outer = merge_in_memory_order(
+                region, [a for a in range(rank) if a not in inner]
+            )
             axes = outer + merge_in_memory_order(region, inner)
         else:
             axes = merge_in_memory_order(region, range(rank))
@@ -89,7 +91,17 @@ class RowsForm:
         shared = not stores_vary(region, stored, outer if inner else axes)
         tiling = whole if shared else whole.divided(work, rows_only=bool(inner))
         us = expected_us(region, device, tiling.num_tasks)
-        return RowSchedule(region, _family(region, inner), axes, len(outer), passes, scalars, tiling, work, us)
+        return RowSchedule(
+            region,
+            _family(region, inner),
+            axes,
+            len(outer),
+            passes,
+            scalars,
+            tiling,
+            work,
+            us,
+        )
 
     def configs(self, schedule: RowSchedule) -> KnobSpace:
         return KnobSpace()
@@ -104,17 +116,29 @@ class RowsForm:
         holes = Holes(schedule.region)
         outer = schedule.axes[: schedule.num_outer]
         write_positions(holes, schedule.tiling, outer, range(len(outer)))
-        index = [f"at->i{k}" if k < len(outer) else f"i{k}" for k in range(len(schedule.axes))]
+        index = [
+            f"at->i{k}" if k < len(outer) else f"i{k}"
+            for k in range(len(schedule.axes))
+        ]
         frame = Frame(holes, schedule.axes, index)
         _write_row(frame, schedule)
-        head = ("const struct args *p", "const struct position *at", "int64_t first", "int64_t past")
+        head = (
+            "const struct args *p",
+            "const struct position *at",
+            "int64_t first",
+            "int64_t past",
+        )
         holes.function("void", "compute_row", head, frame.writer)
-        return assemble("rows", schedule.family, holes, schedule.tiling.num_tasks, schedule.work_us)
+        return assemble(
+            "rows", schedule.family, holes, schedule.tiling.num_tasks, schedule.work_us
+        )
 
 
 def inner_axes(region: Region) -> tuple[int, ...]:
     """Axes that the reductions of the region reduce, or () if none does."""
-    return tuple(sorted({a for r in region.reductions for a in reduced_axes(region, r)}))
+    return tuple(
+        sorted({a for r in region.reductions for a in reduced_axes(region, r)})
+    )
 
 
 def _axes_refusal(region: Region, inner: Sequence[int]) -> Support:
@@ -124,7 +148,9 @@ def _axes_refusal(region: Region, inner: Sequence[int]) -> Support:
         real = reduced_axes(region, r)
         if real and list(real) != varying:
             differ = f"{list(inner)} and {list(real)} (value {r})"
-            return no(f"reductions over different axes share the region: {differ}", at=r)
+            return no(
+                f"reductions over different axes share the region: {differ}", at=r
+            )
     return YES
 
 
@@ -134,7 +160,10 @@ def _family(region: Region, inner: Sequence[int]) -> str:
     if not real:
         return "pointwise"
     after = depends_on(region, real)
-    reuses = any(after[i] and any(v.dim[a] != 1 for a in inner) for i, v in enumerate(region.values))
+    reuses = any(
+        after[i] and any(v.dim[a] != 1 for a in inner)
+        for i, v in enumerate(region.values)
+    )
     return "norm" if reuses else "reduction"
 
 
@@ -145,7 +174,9 @@ def _plan_row(
     values = region.values
     inner = range(num_outer, len(axes))
     walked = [tuple([k for k in inner if axes[k].varies(v.dim)]) for v in values]
-    is_real = [v.op == "reduce" and bool(reduced_axes(region, i)) for i, v in enumerate(values)]
+    is_real = [
+        v.op == "reduce" and bool(reduced_axes(region, i)) for i, v in enumerate(values)
+    ]
     stage = [0] * len(values)
     reduces: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     live = live_values(region)
@@ -155,13 +186,29 @@ def _plan_row(
             reduces.setdefault((stage[i], walked[v.args[0]]), []).append(i)
         stage[i] += is_real[i]
     stores: dict[tuple[int, tuple[int, ...]], list[tuple[int, int]]] = {}
-    last = max([stage[i] for i, _ in region.stores if walked[i]] + [level for level, _ in reduces], default=0)
-    for i, operand in region.stores:  # no pass reads after the first store: an output may lie in an input's buffer
+    last = max(
+        [stage[i] for i, _ in region.stores if walked[i]]
+        + [level for level, _ in reduces],
+        default=0,
+    )
+    for (
+        i,
+        operand,
+    ) in (
+        region.stores
+    ):  # no pass reads after the first store: an output may lie in an input's buffer
         if walked[i]:
             stores.setdefault((last, walked[i]), []).append((i, operand))
     keys = sorted({**reduces, **stores}, key=lambda key: key[0])
-    passes = tuple([Pass(*key, tuple(reduces.get(key, ())), tuple(stores.get(key, ()))) for key in keys])
-    return passes, tuple([(i, stage[i]) for i in live if not walked[i] and not is_real[i]])
+    passes = tuple(
+        [
+            Pass(*key, tuple(reduces.get(key, ())), tuple(stores.get(key, ())))
+            for key in keys
+        ]
+    )
+    return passes, tuple(
+        [(i, stage[i]) for i in live if not walked[i] and not is_real[i]]
+    )
 
 
 def _write_row(frame: Frame, schedule: RowSchedule) -> None:
