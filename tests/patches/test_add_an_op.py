@@ -47,7 +47,7 @@ def softcap(copy: Copy) -> Copy:
 
 def test_new_op_touches_four_files_and_passes_the_tests_of_ops(softcap: Copy) -> None:
     assert set(softcap.touched()) == {
-        "fuseplan/ops/pointwise_unary.py", "fuseplan/api/op_methods.pyi", "tests/ops/oracles.py", "CHANGELOG.md",
+        "fuseplan/ops/pointwise_unary.py", "fuseplan/api/methods.pyi", "tests/ops/oracles.py", "CHANGELOG.md",
     }  # fmt: skip
     softcap.pytest("tests/ops", "tests/unit/api/test_stubs.py", "-k", "softcap or stubs")
 
