@@ -84,10 +84,6 @@ class FragmentCache:
             found = self._keys[node.index] = node_key(self.graph, node)
         return found
 
-    def is_alive(self, node: int) -> bool:
-        """Whether anybody needs what a node makes."""
-        return self.graph.live[node]
-
     def is_pointwise(self, node: Node) -> bool:
         """Whether a node neither reduces nor has an anchor."""
         traits = self.traits(node)

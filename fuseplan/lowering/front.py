@@ -43,7 +43,7 @@ class Front:
                 here = self._argument_reached(uid, c, found)
                 if c in members:
                     has_member = True
-                elif not self.cache.is_alive(c):
+                elif not self.graph.live[c]:
                     continue
                 elif (
                     c < last
@@ -92,6 +92,6 @@ class Front:
 
     def _is_read_outside(self, uid: int, members: set[int]) -> bool:
         return any(
-            c not in members and self.cache.is_alive(c)
+            c not in members and self.graph.live[c]
             for c in self.graph.consumers.get(uid, ())
         )

@@ -156,7 +156,7 @@ class Rules:
         reads_reduced = bool(f.reduced) and any(
             uid in f.reduced for _, uid in node.inputs
         )
-        if self._is_behind_anchor(f):
+        if f.anchors:
             if not lim.reuse_after_anchor and reads_reduced:
                 return (
                     f"a reduction's result is used again after the {self._anchor_of(f)}"
@@ -182,7 +182,7 @@ class Rules:
             uid in f.reduced for _, uid in node.inputs
         )
         if domain == f.domain:
-            is_behind = self._is_behind_anchor(f)
+            is_behind = bool(f.anchors)
             may_reuse = (
                 self.limits.reuse_after_anchor
                 if is_behind
@@ -197,9 +197,6 @@ class Rules:
         if f.axes and domain == reduced_dim(f.domain, f.axes):
             return ""
         return f"it has dims {list(domain)}, the region iterates over {list(f.domain)}"
-
-    def _is_behind_anchor(self, f: Fusion) -> bool:
-        return bool(f.anchors)
 
     def _anchor_of(self, f: Fusion) -> str:
         return self.cache.traits(self.graph.nodes[f.anchors[-1]]).anchor
