@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,15 +24,22 @@ class Writes:
 
     Args:
         layouts: dims and strides of each slot, None where they are not known
+        still_read: uids (output, input) where the input is still read once elements of the output are written
     """
 
-    def __init__(self, slots: Sequence[Slot], layouts: Sequence[Layout | None]) -> None:
-        self.slots = slots
+    def __init__(
+        self, slots: Sequence[Slot], layouts: Sequence[Layout | None], still_read: Collection[tuple[int, int]] = ()
+    ) -> None:
+        self.slots, self._still_read = slots, still_read
         self.layouts = [k if s.dtype.bits >= 8 else None for k, s in zip(layouts, slots, strict=True)]
         names: dict[object, int] = {}
         found = [(slot.dtype.bits, _mapping(layout, slot)) for slot, layout in zip(slots, self.layouts, strict=True)]
-        #: equal numbers: equal places of equal elements
-        self.mappings = tuple(names.setdefault(name, len(names)) for name in found)
+        #: equal numbers: equal places of equal elements, and an output may have an input's buffer
+        self.mappings = tuple(
+            names.setdefault((name, s.uid) if any(i == s.uid for _, i in still_read) else name, len(names))
+            for s, name in zip(slots, found, strict=True)
+        )
+        self._lie_alike = {(i, j) for i, j in itertools.permutations(range(len(slots)), 2) if found[i] == found[j]}
 
     def check(self, addresses: Sequence[int], workspace: int, workspace_bytes: int) -> None:
         """Refuse buffers that overlap, as ``check_overlaps`` of calls.c. Raises BindError."""
@@ -61,14 +69,18 @@ class Writes:
         slot = self.slots[output]
         if other < 0:
             raise BindError(f"the workspace overlaps the buffer of tensor '{slot.name}' (uid {slot.uid})", fix=_FIX)
-        if self._are_apart(output, other, distance):
+        is_in_place = distance == 0 and (output, other) in self._lie_alike and not self.slots[other].is_output
+        is_read_later = (self.slots[output].uid, self.slots[other].uid) in self._still_read
+        if (is_in_place and not is_read_later) or self._are_apart(output, other, distance):
             return
         role = "output" if self.slots[other].is_output else "input"
-        raise BindError(
+        both = (
             f"the buffer of output '{slot.name}' (uid {slot.uid}) overlaps that of {role} '{self.slots[other].name}' "
-            f"(uid {self.slots[other].uid}), and not element by element",
-            fix=_FIX,
+            f"(uid {self.slots[other].uid})"
         )
+        if is_in_place:
+            raise BindError(f"{both}, which this plan still reads at other places", fix="pass another output buffer")
+        raise BindError(f"{both}, and not element by element", fix=_FIX)
 
     def tell_autograd(self, outputs: Sequence[Any], is_bound: bool) -> Callable[[Sequence[Any]], object] | None:
         """Count a write to each of PyTorch's tensors, so that autograd refuses a gradient that needs its old values.

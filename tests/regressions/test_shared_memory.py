@@ -312,3 +312,67 @@ def test_bytes_that_are_no_whole_rows_of_booleans_are_refused(dim: list[int], si
         with pytest.raises(BindError, match=rf"spans {np.prod(dim)} bytes .* its buffer has {size}"):
             call({a: np.zeros(dim, bool), y: out})
     assert not out.any()
+
+
+def in_place_graphs() -> Iterator[tuple[str, Any, Any, Any, dict[Any, Array], Any]]:
+    """Name, graph, input and output of one buffer, the other buffers, and the result (None: to be refused)."""
+    rng = np.random.default_rng(5)
+    a = rng.standard_normal((1, 24, 24)).astype(np.float32)
+
+    def new() -> tuple[Any, Any, Any]:
+        g = cudnn.pygraph(device="cpu", io_data_type=FLOAT)
+        return g, g.tensor(dim=[1, 24, 24], name="x"), g.tensor(dim=[1, 24, 24], name="w")
+
+    g, x, w = new()
+    yield "factor and residual", g, w, g.add(g.matmul(x, w), w), {x: a}, None
+    g, x, w = new()
+    yield "factor through a prologue", g, w, g.matmul(x, g.relu(w)), {x: a}, None
+    g, x, w = new()
+    yield "left factor", g, x, g.matmul(x, w), {w: a}, None
+    g, x, w = new()
+    z = g.tensor(dim=[1, 24, 24], name="z")
+    yield "residual", g, z, g.add(g.matmul(x, w), z), {x: a, w: a}, lambda b: a @ a + b
+    g, x, w = new()
+    yield "two operands", g, w, g.add(x, w), {x: a}, lambda b: a + b
+    g, x, _ = new()
+    soft = lambda b: np.exp(b) / np.exp(b).sum(-1, keepdims=True)  # noqa: E731
+    total = g.reduction(g.exp(x), mode=cudnn.reduction_mode.ADD).set_dim([1, 24, 1]).set_stride([24, 1, 1])
+    yield "row", g, x, g.div(g.exp(x), total), {}, soft
+
+
+@pytest.mark.parametrize("name", [entry[0] for entry in in_place_graphs()])
+def test_output_in_the_place_of_an_input_that_is_read_elsewhere_is_refused(name: str) -> None:
+    g, placed, y, others, want = next(entry[1:] for entry in in_place_graphs() if entry[0] == name)
+    y.set_output(True).set_data_type(FLOAT)
+    g.deselect_engines(["array"] if toolchain.has_compiler() else ["cpu_c"]).build()
+    value = np.random.default_rng(6).standard_normal((1, 24, 24)).astype(np.float32)
+    for call in calls(g):
+        buffer = value.copy()
+        if want is not None:
+            for _ in range(2):
+                expected = want(buffer)
+                call({**others, placed: buffer, y: buffer})
+                np.testing.assert_allclose(buffer, expected, rtol=1e-4, atol=1e-5)
+        else:
+            with pytest.raises(BindError, match="still reads at other places"):
+                call({**others, placed: buffer, y: buffer})
+            assert (buffer == value).all()
+
+
+def test_output_in_the_place_of_an_input_that_a_later_kernel_reads_is_refused() -> None:
+    g = cudnn.pygraph(device="cpu", io_data_type=FLOAT)
+    x, w = g.tensor(dim=[1, 24, 24], name="x"), g.tensor(dim=[1, 24, 24], name="w")
+    early = g.relu(x).set_output(True)
+    late = g.add(g.matmul(g.matmul(x, w), w), x).set_output(True)
+    g.build()
+    rng = np.random.default_rng(7)
+    a, b = (rng.standard_normal((1, 24, 24)).astype(np.float32) for _ in range(2))
+    work, other = np.empty(max(1, g.get_workspace_size()), np.uint8), np.empty_like(a)
+    buffer = a.copy()
+    if toolchain.has_compiler():
+        with pytest.raises(BindError, match="output 'relu.0::OUT_0'.* input 'x' .*still reads"):
+            g.execute({x: buffer, w: b, early: buffer, late: other}, work)
+        assert (buffer == a).all()
+    g.execute({x: buffer, w: b, early: other, late: buffer}, work)
+    np.testing.assert_allclose(buffer, a @ b @ b + a, rtol=1e-4, atol=1e-3)
+    assert (other == np.maximum(a, 0)).all()
