@@ -1,4 +1,4 @@
-"""Cost of the five steps on a CPU: graphs of 1,000 and 10,000 nodes, and the tour's convolution cold and warm.
+"""Cost of the five steps on a CPU: graphs of 1,000 and 10,000 nodes, and two of the tour's graphs cold and warm.
 
     python -m benchmarks.planning [--out FILE.json]
 
@@ -101,27 +101,40 @@ def tour_conv() -> Any:
     return g
 
 
-def conv_process(folder: str) -> None:
-    """In a new process: build the convolution twice and print both times; then run it once."""
+def tour_matmul() -> Any:
+    """The tour's matmul on a CPU: 4x256x512x256 with scale, bias, gelu and AMAX."""
+    g = new_graph()
+    a, b = g.tensor(dim=[4, 256, 512], name="a"), g.tensor(dim=[4, 512, 256], name="b")
+    bias = g.tensor(dim=[1, 1, 256], name="bias")
+    y = g.gelu(input=g.bias(input=g.mul(a=g.matmul(A=a, B=b), b=0.125), bias=bias)).set_output(True)
+    g.reduction(input=y, mode=cudnn.reduction_mode.AMAX).set_output(True).set_dim([1, 1, 1])
+    return g
+
+
+TOURS: dict[str, Callable[[], Any]] = {"convolution": tour_conv, "matmul": tour_matmul}
+
+
+def tour_process(name: str, folder: str) -> None:
+    """In a new process: build one of the tour's graphs several times and print the first and the later times."""
     settings.use(settings.Settings(cache_dir=Path(folder)))
     cudnn.create_handle(device="cpu")
-    first = five_steps_s(tour_conv())
-    again = [five_steps_s(tour_conv()) for _ in range(5)]
+    first = five_steps_s(TOURS[name]())
+    again = [five_steps_s(TOURS[name]()) for _ in range(5)]
     print(json.dumps({"first_ms": first * 1e3, "again_ms": statistics.median(again) * 1e3}))
 
 
-def measure_conv(repeats: int = 5) -> dict[str, Any]:
+def measure_tour(name: str, repeats: int = 5) -> dict[str, Any]:
     cold, warm, next_process = [], [], []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
             for found in (cold, next_process):
-                command = [sys.executable, "-m", "benchmarks.planning", "--conv", folder]
+                command = [sys.executable, "-m", "benchmarks.planning", "--tour", name, folder]
                 done = subprocess.run(command, check=True, capture_output=True, text=True)
                 row = json.loads(done.stdout)
                 found.append(row["first_ms"])
                 warm.append(row["again_ms"])
     return {
-        "work": "tour convolution", "cold_ms": round(statistics.median(cold), 2),
+        "work": f"tour {name}", "cold_ms": round(statistics.median(cold), 2),
         "next_process_ms": round(statistics.median(next_process), 2), "warm_ms": round(statistics.median(warm), 2),
     }  # fmt: skip
 
@@ -129,12 +142,12 @@ def measure_conv(repeats: int = 5) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--conv", help=argparse.SUPPRESS)
+    parser.add_argument("--tour", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.conv:
-        conv_process(args.conv)
+    if args.tour:
+        tour_process(*args.tour)
         return
-    rows = [*measure_graphs(), measure_conv()]
+    rows = [*measure_graphs(), *map(measure_tour, TOURS)]
     facts = {
         "device": f"{cpu_device().name}, {cpu_device().arch}, {cpu_device().sm_count} cores",
         "python": platform.python_version(),
