@@ -204,6 +204,28 @@ class OpMethods:
     Returns:
         [Y, mean, inv_var]
     """
+    def layernorm_backward(
+        self,
+        grad: Operand,
+        input: Operand,
+        scale: Operand = ...,
+        mean: Operand = ...,
+        inv_variance: Operand = ...,
+        compute_data_type: TypeLike = ...,
+        name: Name = ...,
+        *,
+        out_dims: Dims = ...,
+    ) -> list[Any]:
+        """Gradients of layer norm by its input, scale and bias, from the statistics of its forward call.
+
+        Shapes:
+            grad, DX: the input's dims
+            scale, DScale, DBias: the input's rank, 1 on every axis that is not normalised
+            statistics: the input's dims, 1 on every normalised axis; without scale they say which axes are normalised
+
+        Returns:
+            [DX, DScale, DBias]
+        """
     @overload
     def leaky_relu(
         self,
@@ -319,6 +341,30 @@ class OpMethods:
     Returns:
         [Y, inv_var]
     """
+    def rmsnorm_backward(
+        self,
+        grad: Operand,
+        input: Operand,
+        scale: Operand = ...,
+        inv_variance: Operand = ...,
+        has_dbias: bool | None = ...,
+        compute_data_type: TypeLike = ...,
+        name: Name = ...,
+        *,
+        out_dims: Dims = ...,
+    ) -> list[Any]:
+        """Gradients of RMS norm by its input, scale and bias, from the statistic of its forward call.
+
+        Shapes:
+            grad, DX: the input's dims
+            scale, DScale, DBias: the input's rank, 1 on every axis that is not normalised
+            statistics: the input's dims, 1 on every normalised axis; without scale they say which axes are normalised
+        Args:
+            has_dbias: whether the gradient of a bias is made as well; must be given
+
+        Returns:
+            [DX, DScale, DBias]
+        """
     rsqrt: OfInput
     """One over the square root."""
     def scale(

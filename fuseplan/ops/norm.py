@@ -128,7 +128,7 @@ def _axes(view: NodeView) -> tuple[int, ...]:
     )
 
 
-def _average(xp: ArrayNamespace, x: Array, axes: tuple[int, ...]) -> Array:
+def average(xp: ArrayNamespace, x: Array, axes: tuple[int, ...]) -> Array:
     """Mean over `axes`, which stay as 1."""
     if not axes:
         return x
@@ -142,7 +142,7 @@ def _finish(
 ) -> dict[str, Array]:
     """Y and inv_var from the input with its mean taken off (or not)."""
     eps = xp.reshape(arrays[EPS], (1,) * len(centred.shape))
-    inv = 1 / xp.sqrt(_average(xp, centred * centred, _axes(view)) + eps)
+    inv = 1 / xp.sqrt(average(xp, centred * centred, _axes(view)) + eps)
     y = centred * inv
     if SCALE in arrays:
         y = y * arrays[SCALE]
@@ -154,7 +154,7 @@ def _finish(
 def _layernorm(
     view: NodeView, xp: ArrayNamespace, arrays: dict[str, Array]
 ) -> dict[str, Array]:
-    mean = _average(xp, arrays[X], _axes(view))
+    mean = average(xp, arrays[X], _axes(view))
     return {**_finish(xp, view, arrays, arrays[X] - mean), MEAN: mean}
 
 

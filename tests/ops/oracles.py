@@ -142,6 +142,34 @@ def _norm(view: NodeView, a: dict[str, T]) -> dict[str, T]:
     return results
 
 
+def _norm_backward(view: NodeView, a: dict[str, T]) -> dict[str, T]:
+    """Row by row, by the Jacobian of the row: a projection off the normed row and, of a layer norm, off the ones."""
+    x, inv, scale = a["input"], a["inv_std"], a.get("scale")
+    like, extents = (inv, x.shape) if scale is None else (scale, (1,) * x.ndim)
+    axes = [i for i, (d, e) in enumerate(zip(like.shape, extents, strict=True)) if d != e]
+    others = [i for i in range(x.ndim) if i not in axes]
+    order = [*others, *axes]
+    count = math.prod(x.shape[i] for i in axes)
+
+    def rows(t: T) -> T:
+        return torch.broadcast_to(t, x.shape).permute(order).reshape(-1, count)
+
+    def back(t: T, dim: tuple[int, ...]) -> T:
+        return t.reshape([dim[i] for i in order]).permute([order.index(i) for i in range(x.ndim)])
+
+    grad, normed = rows(a["grad"]), rows((x - a.get("mean", torch.zeros_like(inv))) * inv)
+    scaled, steps = rows(a["grad"] if scale is None else a["grad"] * scale), rows(inv)
+    made = []
+    for g, h, r in zip(scaled, normed, steps, strict=True):
+        jacobian = torch.eye(count, dtype=x.dtype) - torch.outer(h, h) / count
+        jacobian = jacobian - (1 / count if "mean" in a else 0.0)
+        made.append(r[0] * (jacobian @ g))
+    narrow = tuple(d if i in axes else 1 for i, d in enumerate(x.shape))
+    results = {"dx": back(torch.stack(made), tuple(x.shape))}
+    results["dscale"], results["dbias"] = back((grad * normed).sum(0), narrow), back(grad.sum(0), narrow)
+    return results
+
+
 def _swish(view: NodeView, a: dict[str, T]) -> T:
     beta = _attr(view, "swish_beta")
     return F.silu(a["input"]) if beta is None else a["input"] * torch.sigmoid(beta * a["input"])
@@ -163,6 +191,8 @@ def _results(view: NodeView, a: dict[str, T]) -> dict[str, T]:
         return {"y": _BINARY[op](*a.values())}
     if op in ("layernorm", "rmsnorm"):
         return _norm(view, a)
+    if op in ("layernorm_backward", "rmsnorm_backward"):
+        return _norm_backward(view, a)
     if op == "sdpa":
         return sdpa(view, a)
     single: dict[str, tuple[str, Callable[[NodeView, dict[str, T]], T]]] = {

@@ -144,6 +144,18 @@ def test_layernorm_without_scale_normalises_all_but_the_first_axis() -> None:
     assert node.outputs["mean"].dim == node.outputs["inv_std"].dim == (2, 1, 1)
 
 
+def test_norm_gradients_are_laid_out_as_what_they_belong_to() -> None:
+    x, scale = ((2, 3, 4, 5), (60, 1, 15, 3)), ((1, 3, 1, 5), (30, 2, 30, 6))
+    stats = ((2, 1, 4, 1),)
+    node, _ = build(
+        "layernorm_backward", {"grad": ((2, 3, 4, 5),), "input": x, "scale": scale, "mean": stats, "inv_std": stats},
+        {"dx": {}, "dscale": {}, "dbias": {"stride": (15, 5, 5, 1)}},
+    )  # fmt: skip
+    assert result(node, "dx") == x
+    assert result(node, "dscale") == scale
+    assert result(node, "dbias") == ((1, 3, 1, 5), (15, 5, 5, 1))
+
+
 def test_sdpa_results_are_packed_and_statistics_float() -> None:
     q = ((2, 4, 5, 8), (160, 8, 32, 1))
     node, _ = build(

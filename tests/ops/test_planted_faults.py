@@ -61,6 +61,14 @@ def too_few(view: NodeView, a: Arrays, made: Arrays) -> Arrays:
     return {"y": made["y"] * n / (n - 1)}
 
 
+def mean_kept(view: NodeView, a: Arrays, made: Arrays) -> Arrays:
+    return {**made, "dx": made["dx"] + a["inv_std"] * (a["grad"] * a["scale"]).mean(axis=-1, keepdims=True)}
+
+
+def no_projection(view: NodeView, a: Arrays, made: Arrays) -> Arrays:
+    return {**made, "dx": a["inv_std"] * a["grad"] * a["scale"]}
+
+
 FAULTS: list[tuple[str, str, str, Fault]] = [  # table: op, sample, what is wrong, fault
     ("gelu", "odd", "tanh form", lambda v, xp, a: schema_of("gelu_approx_tanh").reference(v, xp, a)),
     ("swish", "odd-1", "beta ignored", with_attrs("swish", swish_beta=None)),
@@ -87,6 +95,11 @@ FAULTS: list[tuple[str, str, str, Fault]] = [  # table: op, sample, what is wron
     ("layernorm", "rows", "epsilon missing", with_inputs("layernorm", eps=lambda e: e * 0)),
     ("rmsnorm", "half", "epsilon outside the root", with_result("rmsnorm", eps_outside)),
     ("rmsnorm", "rows", "bias missing", with_inputs("rmsnorm", bias=lambda x: x * 0)),
+    ("layernorm_backward", "half", "mean of the gradient missing", with_result("layernorm_backward", mean_kept)),
+    ("layernorm_backward", "rows", "scale missing", with_inputs("layernorm_backward", scale=lambda s: s * 0 + 1)),
+    ("layernorm_backward", "far", "mean ignored", with_inputs("layernorm_backward", mean=lambda m: m * 0)),
+    ("rmsnorm_backward", "bf16", "one step of two", with_result("rmsnorm_backward", no_projection)),
+    ("rmsnorm_backward", "rows", "statistic squared", with_inputs("rmsnorm_backward", inv_std=np.square)),
     ("sdpa", "causal-bottom-right", "wrong corner", with_attrs("sdpa", diagonal_alignment="TOP_LEFT")),
     ("sdpa", "window", "window one wider", with_attrs("sdpa", diagonal_band_left_bound=4)),
     ("sdpa", "plain", "scale missing", with_attrs("sdpa", attn_scale_value=None)),

@@ -65,6 +65,13 @@ SAME: dict[str, list[Call]] = {
             norm_forward_phase=PHASE, input=t[0], epsilon=t[3], name="n", compute_data_type=FLOAT, bias=None
         ),
     ],
+    "rmsnorm_backward": [
+        lambda g, t: g.rmsnorm_backward(t[0], t[1], None, t[2], False, FLOAT, "n"),
+        lambda g, t: g.rmsnorm_backward(t[0], t[1], None, t[2], False, name="n", compute_data_type=FLOAT),
+        lambda g, t: g.rmsnorm_backward(
+            grad=t[0], input=t[1], inv_variance=t[2], has_dbias=False, name="n", compute_data_type=FLOAT
+        ),
+    ],
     "conv_fprop": [
         lambda g, t: g.conv_fprop(t[0], t[1], [1, 1], [2, 2], [1, 1], name="n"),
         lambda g, t: g.conv_fprop(t[0], t[1], [1, 1], None, None, [2, 2], [1, 1], name="n"),
@@ -156,6 +163,19 @@ def test_absent_results_are_none_in_a_list_of_fixed_length() -> None:
     assert g.layernorm(cudnn.norm_forward_phase.INFERENCE, *t)[1:] == [None, None]
     o, stats = g.sdpa(t[0], t[1], t[2], is_inference=True)
     assert stats is None and o.get_name() == "sdpa.0::O"
+
+
+def test_norm_gradients_are_none_where_nothing_asks_for_them() -> None:
+    g, t = make_graph()
+    dx, dscale, dbias = g.layernorm_backward(*t)
+    assert [r.get_name() for r in (dx, dscale, dbias)] == [
+        f"layernorm_backward.0::{n}" for n in ("DX", "DSCALE", "DBIAS")
+    ]
+    assert g.layernorm_backward(t[0], t[1], mean=t[2], inv_variance=t[3])[1:] == [None, None]
+    _, dscale, dbias = g.rmsnorm_backward(*t[:3], inv_variance=t[3], has_dbias=True)
+    assert [dscale.get_name(), dbias.get_name()] == ["rmsnorm_backward.0::Dscale", "rmsnorm_backward.0::Dbias"]
+    assert g.rmsnorm_backward(*t[:3], inv_variance=t[3], has_dbias=False)[2] is None
+    assert g.rmsnorm_backward(t[0], t[1], None, t[3], has_dbias=False)[1:] == [None, None]
 
 
 def test_result_passed_as_argument_becomes_an_output_of_the_node() -> None:
