@@ -26,6 +26,7 @@ from fuseplan.ir import keys
 from fuseplan.plan import graph_json, plan_file
 from fuseplan.plan.rank import Entry
 from fuseplan.plan.tune import Progress, TuneReport
+from fuseplan.plan.tune import show as show_progress
 from fuseplan.runtime.device import Device
 from fuseplan.settings import current
 
@@ -439,16 +440,17 @@ class pygraph(OpMethods):  # noqa: N801 - the API's own name  # table
         handle: Handle | None = None,
         *,
         budget_s: float = 30.0,
-        progress: Progress | None = None,
+        progress: Progress | bool | None = None,
     ) -> TuneReport:
         """Compare candidates with the judge, time those that are right, and select the fastest.
 
         Args:
             budget_s: no candidate is started after this many seconds; the best so far counts
-            progress: called after each candidate with its row, how many are done, and of how many
+            progress: called after each candidate with its row, how many are done, and of how many; True prints that
         """
         self.build()
-        return self._runners.autotune(pack, workspace, handle, budget_s, progress)
+        shown = show_progress if progress is True else progress or None
+        return self._runners.autotune(pack, workspace, handle, budget_s, shown)
 
     def get_workspace_size(
         self,

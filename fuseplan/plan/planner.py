@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 
-from fuseplan.engines.base import Engine
+from fuseplan.engines.base import Config, Engine
 from fuseplan.engines.registry import engines_for
 from fuseplan.errors import GraphStateError, PlanIndexError, cudnnGraphNotSupportedError
 from fuseplan.ir.graph import Graph
+from fuseplan.ir.region import Region
 from fuseplan.plan import collector
 from fuseplan.plan.assign import Assigner, Choose
 from fuseplan.plan.explain import explain_plans
@@ -149,6 +150,17 @@ class PlanList:
             with collector.paused():
                 entry.built = self._builder.build(entry.name, engine, entry.knobs, entry.assignments)
         return entry.built
+
+    def compile_ahead(self, entries: Sequence[Entry], until: float) -> None:
+        """Have engines compile what these entries need side by side, where they have a method `compile_ahead`."""
+        work: dict[str, tuple[Engine, dict[tuple[object, Config], Region]]] = {}
+        for entry in entries:
+            for a in entry.assignments if entry.built is None else ():
+                _, wanted = work.setdefault(a.engine.name, (a.engine, {}))
+                wanted.setdefault((a.region.structure, a.config), a.region)
+        for engine, wanted in work.values():
+            if (ahead := getattr(engine, "compile_ahead", None)) is not None:
+                ahead([(region, config) for (_, config), region in wanted.items()], self.device, until)
 
     def search(self, start: int, times: Times) -> Generator[Entry, float | None, None]:
         """Plans that are not listed and may be faster than the one at this index (see `search.search`)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -62,6 +63,7 @@ class TuneReport:
         return "\n".join(lines)
 
 
+HOPELESS = 4.0
 MakeRunner = Callable[[BuiltPlan], Runner]
 Progress = Callable[[TuneRow, int, int], None]
 Bar = Callable[[Entry], str]
@@ -87,6 +89,8 @@ def autotune(plans: PlanList, make_runner: MakeRunner, pack: Mapping[int, Any], 
     """
     bench = _Bench(plans, make_runner, pack, stream)
     report = TuneReport()
+    worth = worth_trying(plans.entries)
+    plans.compile_ahead(worth, bench.start + budget_s / 2)
     found: list[Entry] = []
     try:
         for entry in _tries(plans, report, found):
@@ -96,7 +100,7 @@ def autotune(plans: PlanList, make_runner: MakeRunner, pack: Mapping[int, Any], 
             row = bench.try_plan(entry, bar)
             report.rows.append(row)
             if progress is not None:
-                progress(row, len(report.rows), max(len(report.rows), sum(not e.barred for e in plans.entries)))
+                progress(row, len(report.rows), max(len(report.rows), len(worth)))
     except KeyboardInterrupt:
         report.is_complete = False
     _choose(plans, report, found)
@@ -107,9 +111,25 @@ def autotune(plans: PlanList, make_runner: MakeRunner, pack: Mapping[int, Any], 
     return report
 
 
+def worth_trying(entries: Sequence[Entry]) -> list[Entry]:
+    """Those that no filter bars and that are not expected to be `HOPELESS` times as slow as another of their engine."""
+    allowed = [e for e in entries if not e.barred]
+    least: dict[str, float] = {}
+    for e in allowed:
+        least[e.engine_name] = min(e.estimate_us, least.get(e.engine_name, e.estimate_us))
+    return [e for e in allowed if e.estimate_us <= HOPELESS * least[e.engine_name]]
+
+
+def show(row: TuneRow, done: int, total: int) -> None:
+    """Print a row of progress to standard error."""
+    print(
+        f"autotune {done}/{total}: {row.name}: {row.outcome if row.us is None else f'{row.us:.2f} us'}", file=sys.stderr
+    )
+
+
 def _tries(plans: PlanList, report: TuneReport, found: list[Entry]) -> Iterator[Entry]:
     """The listed plans, then those of searches from each engine's best one, which are put into `found`."""
-    yield from [e for e in plans.entries if not e.barred]
+    yield from worth_trying(plans.entries)
     starts: dict[str, int] = {}
     for row in sorted((r for r in report.rows if r.us is not None), key=lambda r: r.us or 0.0):
         starts.setdefault(plans.entries[row.index].engine_name, row.index)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
 from fuseplan.codegen import c_expr
 from fuseplan.codegen.writer import region_summary
-from fuseplan.engines.base import YES, Executable, FusionLimits, Support, no
+from fuseplan.engines.base import YES, Config, Executable, FusionLimits, Support, no
 from fuseplan.engines.cpu_c.forms.columns import ColumnsForm
 from fuseplan.engines.cpu_c.forms.conv import ConvForm
 from fuseplan.engines.cpu_c.forms.matmul import MatmulForm
 from fuseplan.engines.cpu_c.forms.rows import RowsForm
 from fuseplan.engines.cpu_c.source import Source
 from fuseplan.engines.forms import FormEngine, Memo
+from fuseplan.errors import FuseplanError
 from fuseplan.ir.limits import POINTWISE, ROWS
 from fuseplan.ir.region import Operand, Region, Role
 from fuseplan.runtime import supply
@@ -63,6 +70,21 @@ class CpuCEngine(FormEngine[Source]):
             if not fit.is_supported:
                 return fit
         return YES
+
+    def compile_ahead(
+        self, work: Sequence[tuple[Region, Config]], device: Device, until: float
+    ) -> None:
+        """Build these in threads side by side; none is started after `until` (of `time.monotonic`)."""
+
+        def one(region: Region, config: Config) -> None:
+            if time.monotonic() < until:
+                with contextlib.suppress(
+                    FuseplanError
+                ):  # the build that is asked for says why
+                    self.build(region, device, config)
+
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            list(pool.map(one, *zip(*work, strict=True)))
 
     def compile(
         self, source: Source, region: Region, device: Device, *, aligned: bool

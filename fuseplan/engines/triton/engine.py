@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from fuseplan.engines.base import Executable, FusionLimits, Support
+from collections.abc import Sequence
+
+from fuseplan.engines.base import Config, Executable, FusionLimits, Support
 from fuseplan.engines.forms import FormEngine
-from fuseplan.engines.triton import support
+from fuseplan.engines.triton import ahead, support
+from fuseplan.engines.triton.compile import compilation
 from fuseplan.engines.triton.forms.gemm import GemmForm
 from fuseplan.engines.triton.forms.pointwise import PointwiseForm
 from fuseplan.engines.triton.forms.rows import RowsForm
-from fuseplan.engines.triton.kernel import Emitted
+from fuseplan.engines.triton.kernel import Emitted, Kernel
 from fuseplan.engines.triton.launches import assemble
 from fuseplan.ir.limits import POINTWISE, ROWS
 from fuseplan.ir.region import Region
@@ -47,6 +50,14 @@ class TritonEngine(FormEngine[Emitted]):
 
     def compile(self, source: Emitted, region: Region, device: Device, *, aligned: bool) -> Executable:
         return assemble(region, source, device.sm_version, aligned=aligned)
+
+    def compile_ahead(self, work: Sequence[tuple[Region, Config]], device: Device, until: float) -> None:
+        wanted = []
+        for region, config in work:
+            form, schedule = self._taken(region, device)
+            steps = form.emit(schedule, config).steps
+            wanted += [compilation(s, device.sm_version, aligned=True) for s in steps if isinstance(s, Kernel)]
+        ahead.compile_all(wanted, until)
 
 
 ENGINE = TritonEngine()

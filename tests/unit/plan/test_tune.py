@@ -19,7 +19,7 @@ from fuseplan.ir.region import Region
 from fuseplan.plan.execute import Runner
 from fuseplan.plan.plan import BuiltPlan
 from fuseplan.plan.planner import PlanList, make_plans
-from fuseplan.plan.tune import TuneRow, autotune
+from fuseplan.plan.tune import HOPELESS, TuneRow, autotune, show, worth_trying
 from fuseplan.runtime.device import Device, cpu_device
 from fuseplan.testing.random_graphs import GraphMaker
 from fuseplan.testing.run import HostBuffer, random_inputs
@@ -208,3 +208,23 @@ def test_plan_that_a_filter_bars_is_not_kept_by_the_search(repeating: Callable[[
     assert report.best is not None and plans.entries[report.best].name.count("=1") < 2
     assert [r.us for r in report.rows if r.outcome == "barred: too few"] == [None]
     assert "repeating[TIMES=1, TIMES@1=1]" in str(report)
+
+
+def test_a_config_that_is_expected_to_be_hopeless_is_not_tried() -> None:
+    plans, _, _ = plans_and_pack()
+    first = plans.entries[0]
+    assert HOPELESS > 1 and first in worth_trying(plans.entries)
+    slow = replace(first, name="slow", estimate_us=first.estimate_us * HOPELESS * 1.01)
+    barred = replace(first, name="barred", estimate_us=first.estimate_us / 100, barred="a filter")
+    other = replace(first, name="other", engine_name="another", estimate_us=slow.estimate_us)
+    assert worth_trying([first, slow, barred, other]) == [first, other]
+
+
+def test_progress_is_printed_for_each_candidate(capsys: pytest.CaptureFixture[str]) -> None:
+    plans, pack, _ = plans_and_pack()
+    report = autotune(plans, make_runner, pack, None, 0, progress=show)
+    printed = capsys.readouterr().err.splitlines()
+    assert len(printed) == len(report.rows) and all(
+        r.name in line for r, line in zip(report.rows, printed, strict=True)
+    )
+    assert printed[0].startswith(f"autotune 1/{len(worth_trying(plans.entries))}: ")
