@@ -1,7 +1,7 @@
 """The tables: ``python -m benchmarks cpu`` or ``python -m benchmarks gpu``, all rows or those with a name.
 
     python -m benchmarks cpu [ROW] [--threads 2] [--out FILE.json] [--without-compile] [--rounds 9]
-    python -m benchmarks gpu [ROW] [--out FILE.json]
+    python -m benchmarks gpu [ROW] [--out FILE.json] [--without-compile] [--budget 15]
 
 A ratio is the time of a peer over that of fuseplan's default or tuned plan: above 1, fuseplan is faster.
 """
@@ -13,7 +13,7 @@ import datetime
 import json
 import platform
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,32 @@ import torch
 import fuseplan as cudnn
 from fuseplan.runtime.device import cpu_device
 
-SHOWN = ("row", "type", "default", "tuned", "limit_us", "eager/default", "eager/tuned", "compile/default",
-         "compile/tuned", "of limit, default", "of limit, tuned")  # fmt: skip
+COMMON = ("row", "type", "default", "tuned")
+SHOWN = {
+    "cpu": (*COMMON, "limit_us", "eager/default", "eager/tuned", "compile/default", "compile/tuned",
+            "of limit, default", "of limit, tuned"),
+    "gpu": (*COMMON, "eager", "eager/default", "eager/tuned", "torch.compile/default", "torch.compile/tuned",
+            "frontend tuned/default", "frontend tuned/tuned", "of limit, default", "of limit, tuned"),
+}  # fmt: skip
 
 
-def show(line: dict[str, Any]) -> None:
+def show(line: dict[str, Any], columns: Sequence[str]) -> None:
     """One line of the table as it is found."""
     if "error" in line or line["row"].startswith(("host", "five")):
         print("  ".join(f"{k} {v}" for k, v in line.items()), flush=True)
         return
     cells = [f"{line['row']:<32}", f"{line['type']:<8}"]
-    cells += [f"{line[k]:>10}" if k in line else " " * 10 for k in SHOWN[2:]]
+    cells += [f"{line[k]!s:>10.10}" if k in line else " " * 10 for k in columns[2:]]
     print(" ".join(cells), flush=True)
+
+
+def _short(name: str) -> str:
+    return (
+        name.replace("torch.", "")
+        .replace("frontend tuned", "fe")
+        .replace("default", "def")
+        .replace("of limit", "lim")[:10]
+    )
 
 
 def cpu_rows(args: argparse.Namespace) -> Iterable[dict[str, Any]]:
@@ -48,6 +62,14 @@ def cpu_rows(args: argparse.Namespace) -> Iterable[dict[str, Any]]:
         yield {**measure_tour("matmul"), "row": "five steps, the tour's matmul", "type": "float32"}
 
 
+def gpu_rows(args: argparse.Namespace) -> Iterable[dict[str, Any]]:
+    from benchmarks import gpu
+
+    yield from gpu.measure(args.row, is_compiled=not args.without_compile, budget_s=args.budget)
+    if args.row in "host cost, 256x256x256 matmul":
+        yield from gpu.host_rows()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("device", choices=("cpu", "gpu"))
@@ -55,17 +77,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--budget", type=float, default=15.0, help="seconds of tuning for each row, on a GPU")
     parser.add_argument("--without-compile", action="store_true", help="without torch.compile")
     args = parser.parse_args()
-    if args.device == "gpu":
-        raise SystemExit("python -m benchmarks.skeleton_gpu is the table of the GPU at the moment")
-    print(" ".join([f"{'row':<32}", f"{'type':<8}", *(f"{name[:10]:>10}" for name in SHOWN[2:])]), flush=True)
+    columns = SHOWN[args.device]
+    print(" ".join([f"{'row':<32}", f"{'type':<8}", *(f"{_short(name):>10}" for name in columns[2:])]), flush=True)
     lines = []
-    for line in cpu_rows(args):
-        show(line)
+    for line in cpu_rows(args) if args.device == "cpu" else gpu_rows(args):
+        show(line, columns)
         lines.append(line)
+    on_cpu = f"{cpu_device().name}, {cpu_device().arch}, {args.threads} threads"
     facts = {
-        "device": f"{cpu_device().name}, {cpu_device().arch}, {args.threads} threads",
+        "device": on_cpu if args.device == "cpu" else torch.cuda.get_device_name(),
         "python": platform.python_version(), "torch": torch.__version__, "fuseplan": cudnn.__version__,
         "command": "python -m benchmarks " + " ".join(sys.argv[1:]), "date": datetime.date.today().isoformat(),
     }  # fmt: skip
