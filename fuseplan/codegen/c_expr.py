@@ -29,11 +29,11 @@ KIND_TYPE = {"f32": FLOAT, "f64": DOUBLE, "i32": INT32, "i64": INT64}
 _COMPARISONS = ("eq", "ne", "gt", "ge", "lt", "le")
 _THROUGH_DOUBLE = ("exp", "log", "log1p", "sqrt", "sin", "cos", "tan", "tanh", "erf")
 
-# table: {f} is the suffix of libm functions, {T} the carrier, {k} the kind
+# table: {f} is the suffix of libm's functions, {m} that of float_math.h where it has one, {T} the carrier, {k} the kind
 _FLOAT_EXPR = {
-    "neg": "-{0}", "abs": "fabs{f}({0})", "exp": "exp{f}({0})", "log": "log{f}({0})", "log1p": "log1p{f}({0})",
-    "sqrt": "sqrt{f}({0})", "sin": "sin{f}({0})", "cos": "cos{f}({0})", "tan": "tan{f}({0})",
-    "tanh": "tanh{f}({0})", "erf": "erf{f}({0})", "floor": "floor{f}({0})", "ceil": "ceil{f}({0})",
+    "neg": "-{0}", "abs": "fabs{f}({0})", "exp": "exp{m}({0})", "log": "log{m}({0})", "log1p": "log1p{m}({0})",
+    "sqrt": "sqrt{f}({0})", "sin": "sin{m}({0})", "cos": "cos{m}({0})", "tan": "tan{m}({0})",
+    "tanh": "tanh{m}({0})", "erf": "erf{m}({0})", "floor": "floor{f}({0})", "ceil": "ceil{f}({0})",
     "not_": "({T})({0} == 0)",
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}",
     "max": "max_{k}({0}, {1})", "min": "min_{k}({0}, {1})", "mod": "fmod{f}({0}, {1})", "pow": "pow{f}({0}, {1})",
@@ -53,8 +53,8 @@ _INT_EXPR = {
 }  # fmt: skip
 
 _WORDS = {
-    "f32": {"f": "f", "T": "float", "k": "f32"},
-    "f64": {"f": "", "T": "double", "k": "f64"},
+    "f32": {"f": "f", "m": "_f32", "T": "float", "k": "f32"},
+    "f64": {"f": "", "m": "", "T": "double", "k": "f64"},
     "i32": {"T": "int32_t", "U": "uint32_t", "k": "i32", "r": "int32_from"},
     "i64": {"T": "int64_t", "U": "uint64_t", "k": "i64", "r": "int64_from"},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import re
 
 from fuseplan.runtime import team
@@ -29,37 +30,25 @@ _FLOAT_ODD = """\
 /* double to float, rounding to odd: truncated, with the last bit set if anything was cut off */
 static inline float float_odd(double x) {
   const float near = (float)x;
-  if ((double)near == x || x != x) return near;
-  return float_of((bits_of(near) - (fabs((double)near) > fabs(x))) | 1u);
+  const float odd = float_of((bits_of(near) - (fabs((double)near) > fabs(x))) | 1u);
+  return (double)near == x || x != x ? near : odd;
 }"""
 
+# without branches, and not by the compiler's own half type: loops over these become vector code
 _HALF_TO_FLOAT = """\
 static inline float half_to_float(uint16_t h) {
-#ifdef __FLT16_MANT_DIG__
-  _Float16 x;
-  memcpy(&x, &h, sizeof x);
-  return (float)x;
-#else
-  const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
-  if (rest >= 0x7c00) return float_of(sign | 0x7f800000u | (rest & 0x3ff) << 13);
-  return float_of(sign | bits_of(float_of(rest << 13) * 0x1p112f)); /* also right for subnormals */
-#endif
+  const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = (uint32_t)(h & 0x7fff) << 13;
+  const uint32_t finite = bits_of(float_of(rest) * 0x1p112f); /* also right for subnormals */
+  return float_of(sign | (rest >= 0x0f800000 ? rest | 0x7f800000 : finite));
 }"""
 
 _HALF_FROM_FLOAT = """\
 static inline uint16_t half_from_float(float x) {
-#ifdef __FLT16_MANT_DIG__
-  const _Float16 rounded = (_Float16)x;
-  uint16_t h;
-  memcpy(&h, &rounded, sizeof h);
-  return h;
-#else
   const uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;
-  if (rest > 0x7f800000) return (uint16_t)(sign | 0x7e00);
-  if (rest >= 0x477ff000) return (uint16_t)(sign | 0x7c00); /* 65520 and more */
-  if (rest < 0x38800000) return (uint16_t)(sign | (bits_of(float_of(rest) + 0.5f) - 0x3f000000)); /* subnormal */
-  return (uint16_t)(sign | (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13);
-#endif
+  const uint32_t small = bits_of(float_of(rest) + 0.5f) - 0x3f000000; /* subnormal */
+  const uint32_t normal = (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13;
+  const uint32_t large = rest > 0x7f800000 ? 0x7e00 : 0x7c00; /* 65520 and more */
+  return (uint16_t)(sign | (rest >= 0x477ff000 ? large : rest < 0x38800000 ? small : normal));
 }"""
 
 _BFLOAT_FROM_FLOAT = """\
@@ -126,6 +115,18 @@ def _clamp(name: str, low: str, high: str) -> str:
     )
 
 
+def _float_math() -> dict[str, str]:
+    """The functions of ``kernels/float_math.h`` by name."""
+    text = (
+        importlib.resources.files("fuseplan.codegen") / "kernels/float_math.h"
+    ).read_text(encoding="utf-8")
+    parts = text.rstrip().split("\n\n")[1:]
+    return {
+        re.findall(r"^static inline \w+ (\w+)\(", part, re.MULTILINE)[0]: part
+        for part in parts
+    }
+
+
 # table: every helper after those that it calls
 HELPERS: dict[str, str] = {
     "bits_of": _BITS,
@@ -146,6 +147,7 @@ HELPERS: dict[str, str] = {
     **{f"reduce_{m}_f64": _reducer(m, "f64", "double") for m in ("max", "min")},
     "MADD_F32": _madd("F32", "f"),
     "MADD_F64": _madd("F64", ""),
+    **_float_math(),
     **_whole(32),
     **_whole(64),
     "int8_from": _to_integer("int8", "INT8_MIN", "INT8_MAX", "127.0"),
