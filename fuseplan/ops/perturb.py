@@ -24,6 +24,9 @@ _INEXACT = frozenset(
     "square reciprocal matmul hypot logaddexp".split()
 )
 
+_COMPARISONS = frozenset(
+    "equal not_equal greater greater_equal less less_equal".split()
+)
 
 NUM_UNMOVED_RUNS = 2
 #: distance of subnormal values: a relative move would not leave the grid there
@@ -31,11 +34,17 @@ _SMALLEST = {"FLOAT": 2.0**-149, "HALF": 2.0**-24, "BFLOAT16": 2.0**-133}
 
 
 class _Nudge:
-    """How results move: a generator and the compute type whose ulp counts."""
+    """How results move: a generator and the compute type whose ulp counts.
 
-    def __init__(self, seed: int, compute: DType, ulps: float = 1.0) -> None:
+    Args:
+        joins: whether operands of a comparison that are few ulps apart count as equal
+    """
+
+    def __init__(
+        self, seed: int, compute: DType, ulps: float = 1.0, *, joins: bool = False
+    ) -> None:
         self.rng = np.random.default_rng(seed)
-        self.compute, self.ulps = compute, ulps
+        self.compute, self.ulps, self.joins = compute, ulps, joins
 
     def move(self, x: Any) -> Any:
         x = np.asarray(x)
@@ -52,6 +61,16 @@ class _Nudge:
             )
             wide = np.where(np.isfinite(wide) & (wide != 0), wide + u * step, wide)
             return self.on_grid(wide.astype(x.dtype))
+
+    def join(self, x: Any, y: Any) -> Any:
+        """x, or y where the two differ by so little that another order of rounding may make them equal."""
+        x, y = np.asarray(x), np.asarray(y)
+        if not self.joins or x.dtype.kind != "f" or y.dtype.kind != "f":
+            return x
+        with np.errstate(all="ignore"):
+            a, b = x.astype(np.float64), y.astype(np.float64)
+            step = np.maximum(np.abs(a), np.abs(b)) * 2.0**-self.compute.mantissa_bits
+            return np.where(np.abs(a - b) <= 4 * step, y, x)
 
     def on_grid(self, x: Any) -> Any:
         """x rounded to a compute type under 32 bits; those are evaluated in float32."""
@@ -82,6 +101,8 @@ class _Moving(np.ndarray):
         moves = ufunc.__name__ in _INEXACT
         if moves and (method == "reduce" or ufunc is np.matmul):
             plain = [nudge.move(x) if isinstance(x, np.ndarray) else x for x in plain]
+        if ufunc.__name__ in _COMPARISONS and method == "__call__":
+            plain[0] = nudge.join(plain[0], plain[1])
         if "out" in kwargs:
             kwargs["out"] = tuple(
                 o.view(np.ndarray) if isinstance(o, _Moving) else o
@@ -130,6 +151,7 @@ def run_perturbed(graph: Graph, inputs: Mapping[int, Any], seed: int) -> dict[in
             seed * 1_000_003 + view.node.index,
             _grid_of(view.compute),
             0.0 if seed < NUM_UNMOVED_RUNS else 1.0,
+            joins=seed >= NUM_UNMOVED_RUNS and bool(seed % 2),
         )
         moving = {
             port: _wrap(nudge.on_grid(x) if seed % 2 else x, nudge)

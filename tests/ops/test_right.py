@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fuseplan as cudnn
+from fuseplan.dtypes import BFLOAT16
 from fuseplan.ops import judge
 from fuseplan.ops.arrays import numpy_namespace, torch_namespace
 from fuseplan.ops.casts import narrow
@@ -63,3 +65,26 @@ def test_inaccurate_decomposition_is_not_right() -> None:
     near_zero = Case(case.view, {"input": (case.inputs["input"] * 1e-4).astype(np.float32)})
     assert verdict(schema, near_zero).is_right
     assert not verdict(replace(schema, decompose=naive_elu), near_zero).is_right
+
+
+def test_comparison_of_neighbours_is_undecided_and_of_others_is_not() -> None:
+    """x beside twice its swish: near 0 they are an ulp apart, and engines that round less often find them equal."""
+    g = cudnn.pygraph(device="cpu", compute_data_type=cudnn.data_type.BFLOAT16)
+    half = cudnn.data_type.HALF
+    x = g.tensor(dim=[64, 64], data_type=half)
+    y = g.swish(input=x, swish_beta=-0.5).set_data_type(half)
+    twice = g.add(y, y).set_data_type(half)
+    g.cmp_neq(input=twice, comparison=x).set_output(True).set_data_type(half)
+    g.build()
+    graph = g._draft.graph
+    (uid,), (out,) = graph.input_uids, graph.output_uids
+    small = np.random.default_rng(3).uniform(0.001, 0.03, (64, 64)).astype(np.float16)
+    large = np.random.default_rng(4).uniform(1.0, 2.0, (64, 64)).astype(np.float16)
+    for values, is_undecided in ((small, True), (large, False)):
+        wide = values.astype(np.float64)
+        once = narrow(numpy_namespace(), 2 * wide / (1 + np.exp(0.5 * wide)), BFLOAT16).astype(np.float64)
+        honest = (once != narrow(numpy_namespace(), wide, BFLOAT16).astype(np.float64)).astype(np.float16)
+        found = judge.judge(graph, {uid: values}, {out: honest})
+        assert found.is_right, found.message
+        assert (found.num_undecided > 0.3 * values.size) == is_undecided
+    assert not judge.judge(graph, {uid: large}, {out: 1 - honest}).is_right
