@@ -127,13 +127,23 @@ def call(built: Executable, arrays: Sequence[Array], num_threads: int = 1) -> No
             block[p.offset : p.offset + p.size] = _patched(p, arrays, scratch_at)
         assert launch.artifact is not None
         memory = (ctypes.c_char * len(block)).from_buffer(block)
-        run_team(_function(launch.artifact, launch.symbol), memory, launch.tasks.count, num_threads)
+        run_team(
+            _function(launch.artifact, launch.symbol),
+            memory,
+            launch.tasks.count,
+            num_threads,
+            launch.tasks.thread_bytes,
+        )
 
 
-def run_team(function: Callable[[Any, Any], int], block: Any, num_tasks: int, num_threads: int) -> None:
-    """Call a kernel once on each of some threads, which share its tasks."""
+def run_team(
+    function: Callable[[Any, Any], int], block: Any, num_tasks: int, num_threads: int, thread_bytes: int = 0
+) -> None:
+    """Call a kernel once on each of some threads, which share its tasks; the memory of each is poisoned."""
     counters = _Counters()
-    tasks = [_Task(num_tasks, k, num_threads, None, ctypes.pointer(counters)) for k in range(num_threads)]
+    memory = [np.full(thread_bytes + 64, 0xFF, np.uint8) for _ in range(num_threads)]
+    starts = [-(-m.ctypes.data // 64) * 64 if thread_bytes else None for m in memory]
+    tasks = [_Task(num_tasks, k, num_threads, starts[k], ctypes.pointer(counters)) for k in range(num_threads)]
     with ThreadPoolExecutor(num_threads) as pool:
         called = [pool.submit(function, ctypes.addressof(block), ctypes.byref(task)) for task in tasks]
     assert [one.result() for one in called] == [0] * num_threads

@@ -30,9 +30,11 @@ def load(name: str, symbol: str, folder: Path, *macros: str) -> Callable[[Any, A
     return function  # type: ignore[no-any-return]
 
 
-def run(function: Callable[[Any, Any], int], arrays: list[Array], numbers: list[int], num_tasks: int) -> None:
+def run(
+    function: Callable[[Any, Any], int], arrays: list[Array], numbers: list[int], num_tasks: int, thread_bytes: int = 0
+) -> None:
     data = struct.pack(f"<{len(arrays)}Q{len(numbers)}q", *(a.ctypes.data for a in arrays), *numbers)
-    run_team(function, ctypes.create_string_buffer(data, len(data)), num_tasks, num_threads=2)
+    run_team(function, ctypes.create_string_buffer(data, len(data)), num_tasks, 2, thread_bytes)
 
 
 def random(*dim: int) -> Array:
@@ -58,11 +60,13 @@ def test_columns_alone_is_a_sum_of_each_column(tmp_path: Path, num_tasks: int) -
     np.testing.assert_allclose(y, x.astype(np.float64).sum(axis=0), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("depth_block", [304, 112])
 @pytest.mark.parametrize(("row_tasks", "column_tasks"), [(1, 1), (2, 3), (5, 1)])
-def test_matmul_alone_is_a_product(tmp_path: Path, row_tasks: int, column_tasks: int) -> None:
+def test_matmul_alone_is_a_product(tmp_path: Path, row_tasks: int, column_tasks: int, depth_block: int) -> None:
     a, b, c = random(5, 300), random(300, 150), np.full((5, 150), np.nan, np.float32)
     function = load("matmul", "matmul", tmp_path)
-    run(function, [a, b, c], [5, row_tasks, 150, column_tasks, 300], row_tasks * column_tasks)
+    numbers = [5, row_tasks, 150, column_tasks, 300, 128, depth_block]
+    run(function, [a, b, c], numbers, row_tasks * column_tasks, thread_bytes=1 << 20)
     np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-4, atol=1e-4)
 
 

@@ -175,6 +175,7 @@ def _caller(name: str, kernel: Source) -> str:
     for k, o in enumerate(REGIONS[name].operands):
         lines.append(f"  unsigned char *b{k} = filled({span_elements(o.dim, o.stride) * o.dtype.itemsize});")
     lines.append(f"  unsigned char *scratch = filled({max(1, kernel.scratch_bytes)});")
+    lines.append(f"  unsigned char *own = aligned_alloc(64, {-(-max(1, kernel.thread_bytes) // 64) * 64});")
     for k, p in enumerate(kernel.patches):
         if p.kind is PatchKind.SCALAR:
             lines.append(f"  memcpy(block + {p.offset}, b{p.slot}, {p.size});")
@@ -183,10 +184,10 @@ def _caller(name: str, kernel: Source) -> str:
             lines.append(f"  unsigned char *p{k} = {base} + {p.addend}; memcpy(block + {p.offset}, &p{k}, 8);")
     for k in range(2):
         lines.append(f"  struct fp_counters counters{k} = {{0}};")
-        lines.append(f"  const struct fp_task task{k} = {{{kernel.num_tasks}, 0, 1, NULL, &counters{k}}};")
+        lines.append(f"  const struct fp_task task{k} = {{{kernel.num_tasks}, 0, 1, own, &counters{k}}};")
         lines.append(f"  if ({kernel.symbol}(block, &task{k})) abort();")
     frees = [f"free(b{k});" for k in range(len(REGIONS[name].operands))]
-    lines += ["  " + " ".join([*frees, "free(block); free(scratch);"]), "}"]
+    lines += ["  " + " ".join([*frees, "free(block); free(scratch); free(own);"]), "}"]
     return "\n".join(lines) + "\n"
 
 

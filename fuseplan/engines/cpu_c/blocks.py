@@ -105,11 +105,17 @@ def _reduces(region: Region, reduce: int) -> bool:
     return any(region.values[v.args[0]].dim[a] != 1 for a in v.axes)
 
 
-def schedule_blocks(region: Region, device: Device, block_axis: int) -> BlockSchedule:
-    """The schedule of a region that `blocks_refusal` has nothing against."""
+def schedule_blocks(
+    region: Region, device: Device, block_axis: int, keep: Sequence[int] = ()
+) -> BlockSchedule:
+    """The schedule of a region that `blocks_refusal` has nothing against.
+
+    Args:
+        keep: further axes that are loops even if their extent is 1
+    """
     rank = len(region.domain)
     order = [*(a for a in range(rank) if a != block_axis), block_axis]
-    axes = tuple(separate(region.domain, order, keep=(block_axis,)))
+    axes = tuple(separate(region.domain, order, keep=(block_axis, *keep)))
     reduces = global_reductions(region)
     work = work_us(region)
     tiling = Tiling(rows_of(axes[:-1]), axes[-1].count, BLOCK)
@@ -119,12 +125,18 @@ def schedule_blocks(region: Region, device: Device, block_axis: int) -> BlockSch
     return BlockSchedule(region, axes, region.anchors, reduces, tiling, work, us)
 
 
-def begin_blocks(schedule: BlockSchedule, anchor_name: str) -> Holes:
-    """The holes that say how many anchors there are, how they add up, and where a row is."""
+def begin_blocks(
+    schedule: BlockSchedule, anchor_name: str, block: int | str = BLOCK
+) -> Holes:
+    """The holes that say how many anchors there are, how they add up, and where a row is.
+
+    Args:
+        block: what `BLOCK` is in the kernel: the most elements that the epilogue gets at a time
+    """
     holes = Holes(schedule.region)
     compute = schedule.region.values[schedule.anchors[0]].compute
     acc = c_expr.MAIN_LOOP[c_expr.KIND[compute.name]]
-    holes.macro("BLOCK", BLOCK)
+    holes.macro("BLOCK", block)
     holes.macro(f"{anchor_name}S", len(schedule.anchors))
     holes.macro(
         f"EACH_{anchor_name}(DO)",

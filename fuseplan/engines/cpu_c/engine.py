@@ -98,7 +98,7 @@ class CpuCEngine(FormEngine[Source]):
         artifact = (
             build() if supply.is_given() else self._compiled.get(source.source, build)
         )
-        tasks = Tasks(source.num_tasks, source.work_us)
+        tasks = Tasks(source.num_tasks, source.work_us, source.thread_bytes)
         launch = Launch(
             LaunchKind.HOST, source.template, source.patches, artifact, symbol, label=symbol, tasks=tasks
         )  # fmt: skip

@@ -22,7 +22,11 @@ _NAME_LATER = "#define KERNEL "
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Source of one function and the block it is called with."""
+    """Source of one function and the block it is called with.
+
+    Args:
+        scratch_bytes, thread_bytes: private memory of all threads together, and of each one
+    """
 
     source: str
     symbol: str
@@ -31,6 +35,7 @@ class Source:
     scratch_bytes: int
     num_tasks: int
     work_us: float
+    thread_bytes: int = 0
 
 
 class Arguments:
@@ -144,7 +149,7 @@ class Holes:
         w = LineWriter()
         for q, text in enumerate(texts):
             is_last = q == len(texts) - 1
-            w.open("{" if is_last else f"if (q == {q}) {{")
+            w.open(("else " if q else "") + ("{" if is_last else f"if (q == {q}) {{"))
             for line in text.rstrip().split("\n"):
                 w.margin(line) if line.startswith("#") else w.line(line)
             w.close()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
 
 from fuseplan.codegen import c_expr
+from fuseplan.codegen.axes import separate
 from fuseplan.engines.base import Config, KnobSpace, Support
+from fuseplan.engines.cpu_c import tiling
 from fuseplan.engines.cpu_c.blocks import (
     AT,
     BlockSchedule,
@@ -15,24 +19,59 @@ from fuseplan.engines.cpu_c.blocks import (
     largest_load,
     outer_index,
     schedule_blocks,
-    write_load,
 )
-from fuseplan.engines.cpu_c.source import Source, assemble
+from fuseplan.engines.cpu_c.dataflow import needed_for
+from fuseplan.engines.cpu_c.elements import most_tasks
+from fuseplan.engines.cpu_c.frame import Frame
+from fuseplan.engines.cpu_c.source import Holes, Source, assemble
+from fuseplan.engines.cpu_c.tiling import Tiling
 from fuseplan.engines.forms import NOT_THIS
-from fuseplan.ir.region import Region
+from fuseplan.ir.region import Region, Role
 from fuseplan.runtime.device import Device
+
+COLUMNS = 64  # a whole number of panels of any target
+_PANEL_BYTES = 256 << 10  # of a group: half of a core's own cache
+_DEEPEST = 1024  # terms that are added up one by one
+_CHUNK_ROWS, _SUM_ROWS, _TILE_ROWS = 48, 960, 6  # as in the kernel
+_FEWEST_TASKS = 16
+_FEWEST_ROWS = 96  # of a task: each packs B on its own
+_Q = "const int q"
+
+
+@dataclass(frozen=True)
+class Factors:
+    """One argument of a product: how it is read.
+
+    Args:
+        value: of the region
+        is_along_k: its neighbours along k are next to each other in memory, else those along M or N
+        is_plain: its elements in memory are the factors
+    """
+
+    value: int
+    is_along_k: bool
+    is_plain: bool
 
 
 @dataclass(frozen=True)
 class MatmulSchedule:
-    """How products are computed; `is_dot`: for each, whether its B runs along k in memory."""
+    """How products are computed.
+
+    Args:
+        a, b: factors of each product
+        group: columns whose factors are packed together
+        depth_block: terms that are
+    """
 
     blocks: BlockSchedule
-    is_dot: tuple[bool, ...]
+    a: tuple[Factors, ...]
+    b: tuple[Factors, ...]
+    group: int
+    depth_block: int
 
 
 class MatmulForm:
-    """Blocks of sums along N, filled with one product after the other; then the epilogue on their elements."""
+    """Panels of B, tiles of sums in registers, and the epilogue on each finished tile."""
 
     name = "matmul"
 
@@ -42,10 +81,13 @@ class MatmulForm:
         fit = blocks_refusal(region, "matmul")
         if not fit.is_supported:
             return fit
-        blocks = schedule_blocks(region, device, len(region.domain) - 1)
-        return MatmulSchedule(
-            blocks, tuple([_is_dot(region, i) for i in blocks.anchors])
-        )
+        rank = len(region.domain)
+        blocks = schedule_blocks(region, device, rank - 1, keep=(rank - 2,))
+        a = tuple([_factors(region, i, 0) for i in blocks.anchors])
+        b = tuple([_factors(region, i, 1) for i in blocks.anchors])
+        depth_block, group = _packing(region)
+        tiles = _tiling(blocks, group)
+        return MatmulSchedule(replace(blocks, tiling=tiles), a, b, group, depth_block)
 
     def configs(self, schedule: MatmulSchedule) -> KnobSpace:
         return KnobSpace()
@@ -58,42 +100,192 @@ class MatmulForm:
 
     def emit(self, schedule: MatmulSchedule, config: Config) -> Source:
         blocks = schedule.blocks
-        holes = begin_blocks(blocks, "PRODUCT")
-        values = blocks.region.values
-        rank = len(blocks.region.domain)
-        outer = outer_index(blocks)
-        depths, loads_a, loads_b, dots = [], [], [], []
-        for i, is_dot in zip(blocks.anchors, schedule.is_dot, strict=True):
-            a, b = values[i].args
-            depths.append(
-                f"return {holes.args.number(f'depth{i}', values[a].dim[-1])};"
-            )
-            dots.append(f"return {int(is_dot)};")
-            loads_a.append(write_load(holes, a, i, {**outer, rank - 1: "k"}))
-            loads_b.append(
-                write_load(holes, b, i, {**outer, rank - 2: "k", rank - 1: "j"})
-            )
-        factor = c_expr.CARRIER[
-            c_expr.KIND_TYPE[c_expr.KIND[values[blocks.anchors[0]].compute.name]].name
-        ]
-        q = "const int q"
-        holes.per_anchor("int64_t", "depth", ("const struct args *p", q), depths)
-        holes.per_anchor("int", "is_dot", (q,), dots)
-        holes.per_anchor(factor, "load_a", (*AT, q, "int64_t k"), loads_a)
-        holes.per_anchor(factor, "load_b", (*AT, q, "int64_t k", "int64_t j"), loads_b)
+        holes = begin_blocks(blocks, "PRODUCT", "PANEL")
+        _write_geometry(holes, schedule)
+        for name, factors in (("a", schedule.a), ("b", schedule.b)):
+            _write_factors(holes, blocks, name, factors)
         finish_blocks(holes, blocks)
-        return assemble(
+        made = assemble(
             "matmul", "matmul", holes, blocks.tiling.num_tasks, blocks.work_us
         )
+        return replace(made, thread_bytes=_thread_bytes(schedule))
 
 
-def _is_dot(region: Region, anchor: int) -> bool:
-    """Whether B, or the largest of what it is computed from, has its neighbours along k next to each other."""
-    operand = largest_load(region, region.values[anchor].args[1])
+def _factors(region: Region, anchor: int, argument: int) -> Factors:
+    v = region.values[anchor]
+    value = v.args[argument]
+    operand = largest_load(region, value)
     if operand < 0:
-        return False
+        return Factors(value, True, False)
     o = region.operands[operand]
-    along_k, along_n = (
+    last_two = [
         s if d != 1 else 0 for s, d in zip(o.stride[-2:], o.dim[-2:], strict=True)
+    ]
+    along_k, across = last_two[::-1] if argument == 0 else last_two
+    is_along_k = along_k == 1 or (argument == 0 and across != 1)
+    factor = region.values[value]
+    is_plain = (
+        factor.op == "load"
+        and o.role is not Role.SCALAR
+        and (along_k if is_along_k else across) == 1
+        and c_expr.load("x", o.dtype) == "x"
+        and c_expr.argument("x", factor.dtype, v.compute) == "x"
+        and factor.dtype is c_expr.KIND_TYPE[c_expr.KIND[v.compute.name]]
     )
-    return along_k == 1 and along_n != 1
+    return Factors(value, is_along_k, is_plain)
+
+
+def _packing(region: Region) -> tuple[int, int]:
+    """Terms and columns that are packed together."""
+    values = region.values
+    deepest = max(values[values[i].args[0]].dim[-1] for i in region.anchors)
+    num_blocks = -(-deepest // _DEEPEST)
+    depth_block = -(-deepest // num_blocks // 16) * 16
+    compute = values[region.anchors[0]].compute
+    size = c_expr.KIND_TYPE[c_expr.KIND[compute.name]].itemsize
+    row_bytes = depth_block * size * len(region.anchors)
+    most = max(1, _PANEL_BYTES // (row_bytes * COLUMNS))
+    num_columns = -(-region.domain[-1] // COLUMNS)
+    return depth_block, COLUMNS * min(most, 4, num_columns)
+
+
+def _varies(region: Region, argument: int, axis: int) -> bool:
+    """Whether any product's argument, 0 or 1, has an axis."""
+    values = region.values
+    return any(values[values[i].args[argument]].dim[axis] != 1 for i in region.anchors)
+
+
+def _shared_axes(region: Region) -> int:
+    """How many of the axes in front of M, counted from there, have the same B at all positions."""
+    rank = len(region.domain)
+    shared = 0
+    while shared < rank - 2 and not _varies(region, 1, rank - 3 - shared):
+        shared += 1
+    return shared
+
+
+def _tiling(blocks: BlockSchedule, group: int) -> Tiling:
+    """Whole batches that have a B of their own, then groups of columns, then parts of rows."""
+    if blocks.tiling.num_tasks == 1:
+        return blocks.tiling
+    region = blocks.region
+    wanted = min(most_tasks(region, blocks.reduces), tiling.tasks_worth(blocks.work_us))
+    rows, columns = blocks.tiling.num_rows, blocks.tiling.num_columns
+    rank = len(region.domain)
+    batches = prod(region.domain[: rank - 2 - _shared_axes(region)])
+    row_tasks = -(-batches // -(-batches // wanted))
+    column_tasks = min(-(-columns // group), max(1, wanted // row_tasks))
+    parts = min(
+        min(wanted, _FEWEST_TASKS) // (row_tasks * column_tasks),
+        rows // row_tasks // _FEWEST_ROWS,
+    )
+    return Tiling(rows, columns, COLUMNS, row_tasks * max(1, parts), column_tasks)
+
+
+def _thread_bytes(schedule: MatmulSchedule) -> int:
+    """What the kernel's `memory_of` lays out, on any target."""
+    region = schedule.blocks.region
+    products = len(region.anchors)
+    values = region.values
+    size = c_expr.KIND_TYPE[
+        c_expr.KIND[values[region.anchors[0]].compute.name]
+    ].itemsize
+    deepest = max(values[values[i].args[0]].dim[-1] for i in region.anchors)
+    depth, group = schedule.depth_block, schedule.group
+    is_deep = deepest > depth
+    rows = _CHUNK_ROWS * (depth * size + 64)
+    sums = (_SUM_ROWS * group if is_deep else _TILE_ROWS * COLUMNS) * size
+    return products * (group * depth * size + rows + sums)
+
+
+def _write_geometry(holes: Holes, schedule: MatmulSchedule) -> None:
+    region = holes.region
+    number = holes.args.number
+    rank = len(region.domain)
+    p = ("const struct args *p",)
+    depths = [
+        f"return {number(f'depth{i}', region.values[f.value].dim[-1])};"
+        for i, f in zip(region.anchors, schedule.a, strict=True)
+    ]
+    holes.per_anchor("int64_t", "depth", (*p, _Q), depths)
+    for name, value in (
+        ("group", schedule.group),
+        ("depth_block", schedule.depth_block),
+    ):
+        holes.function("int64_t", name, p, f"return {number(name, value)};")
+    left = f"return {number(f'n{rank - 2}', region.domain[-2])} - at->i{rank - 2};"
+    holes.function("int64_t", "lines_left", AT, left)
+    shared = range(rank - 3, rank - 3 - _shared_axes(region), -1)
+    for axis in (a for a in shared if a in schedule.blocks.labels):
+        extent = number(f"n{axis}", region.domain[axis])
+        left += f"\nleft += ({extent} - 1 - at->i{axis}) * rows;\nrows *= {extent};"
+    if len(left.splitlines()) > 1:
+        left = left.replace("return", "int64_t left =", 1).replace(
+            ";", f";\nint64_t rows = {number(f'n{rank - 2}', region.domain[-2])};", 1
+        )
+        left += "\nreturn left;"
+    holes.function("int64_t", "rows_left", AT, left)
+
+
+def _write_factors(
+    holes: Holes, blocks: BlockSchedule, name: str, factors: tuple[Factors, ...]
+) -> None:
+    """The holes that say how one argument of each product is read."""
+    rank = len(holes.region.domain)
+    compute = holes.region.values[blocks.anchors[0]].compute
+    ctype = c_expr.CARRIER[c_expr.KIND_TYPE[c_expr.KIND[compute.name]].name]
+    outer = outer_index(blocks)
+    forms, places, loops = [], [], []
+    for anchor, f in zip(blocks.anchors, factors, strict=True):
+        at = (
+            {**outer, rank - 1: "k"}
+            if name == "a"
+            else {**outer, rank - 2: "k", rank - 1: "j"}
+        )
+        forms.append(f"return {f.is_along_k | f.is_plain << 1};")
+        places.append("return 0;")
+        if f.is_plain:
+            element = _frame(holes, f.value, at).element(
+                holes.region.operand_of[f.value]
+            )
+            places[-1] = f"return &{element};"
+        moving = (rank - 1 if name == "a" else rank - 2) if f.is_along_k else None
+        moving = moving if moving is not None else rank - 2 if name == "a" else rank - 1
+        loops.append(_read_loop(holes, anchor, f, at, moving))
+    index = ("int64_t k",) if name == "a" else ("int64_t k", "int64_t j")
+    holes.per_anchor("int", f"{name}_form", (_Q,), forms)
+    if name == "a":
+        same = [loops.index(text) for text in loops]
+        holes.per_anchor("int", "a_from", (_Q,), [f"return {q};" for q in same])
+    holes.per_anchor(f"const {ctype} *", f"{name}_at", (*AT, _Q, *index), places)
+    out = ("int64_t count", f"{ctype} *restrict out")
+    holes.per_anchor("void", f"read_{name}", (*AT, _Q, *index, *out), loops)
+
+
+def _frame(holes: Holes, value: int, index: Mapping[int, str]) -> Frame:
+    """A frame over the axes that a value has."""
+    dim = holes.region.values[value].dim
+    axes = separate(dim, range(len(dim)))
+    labels = [axis.axes[0] for axis in axes]
+    return Frame(holes, axes, [index[label] for label in labels], labels)
+
+
+def _read_loop(
+    holes: Holes, anchor: int, factors: Factors, index: Mapping[int, str], moving: int
+) -> str:
+    """The body of a read hole: a loop over neighbours, with what is computed in front of the product."""
+    region = holes.region
+    value = region.values[factors.value]
+    at = {**index, moving: f"({index[moving]} + e)"}
+    frame = _frame(holes, factors.value, at)
+    w = frame.writer
+    w.margin("#pragma omp simd")
+    w.open("for (int64_t e = 0; e < count; ++e) {")
+    for i in needed_for(region, [factors.value], [False] * len(region.values)):
+        frame.value(i)
+    text = c_expr.argument(
+        f"v{factors.value}", value.dtype, region.values[anchor].compute
+    )
+    w.line(f"out[e] = {text};")
+    w.close()
+    return w.text()

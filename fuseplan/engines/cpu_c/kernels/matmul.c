@@ -1,15 +1,24 @@
 /* matmul.c: one or several products over one domain of M x N, and an epilogue on the elements of all of them.
  *
- * A task covers rows (positions on all axes but the last) and blocks of columns. Sums run in pieces of PARTIAL terms:
- * added up one by one, 4096 floats lose more than a library's sum does.
+ * A task covers rows (positions on all axes but the last) and columns. It takes a group of columns at a time: their
+ * factors from B are packed into panels [k][PANEL] in memory of the thread, then all rows of the task walk over
+ * them in tiles of TILE_ROWS x PANEL sums, which live in registers. The factors of a row are read where they are if
+ * they lie next to each other and need no computing, else they are written into a buffer, some rows at a time. Deep
+ * products go in blocks of depth. Each finished tile is handed to the epilogue while it is in the first cache.
  * Holes:
  *   struct args, tiling_of(p)                  the block, and how the domain is given out
  *   struct position, position_of, advance      where a row is
+ *   rows_left(p, at)                           rows from here on that have the same B
+ *   lines_left(p, at)                          rows from here on that are neighbours on the axis M
  *   PRODUCTS, EACH_PRODUCT(DO)                 number of products; DO(0) DO(1) ... for each
  *   ACC, FACTOR                                types of a sum and of a factor
  *   MULTIPLY_ADD(x, y, sum)                    sum + x * y
- *   depth(p, q), is_dot(q)                     terms of product q; whether its B runs along k in memory
- *   load_a(p, at, q, k), load_b(p, at, q, k, j)   factors, behind what is computed in front of the product
+ *   depth(p, q), group(p), depth_block(p)      terms of product q; columns and terms that are packed together
+ *   a_form(q), b_form(q)                       IS_ALONG_K, IS_PLAIN: how factors lie, whether they need no computing
+ *   a_from(q)                                  the first product that has the same factors of rows
+ *   a_at(p, at, q, k), b_at(p, at, q, k, j)    where a plain factor is
+ *   read_a(p, at, q, k, count, out)            factors of a row at k and behind it, or of that k and rows below
+ *   read_b(p, at, q, k, j, count, out)         factors of a column at k and behind it, or of that k and columns behind
  *   epilogue(p, at, first, width, acc)         elements first to first + width of a row: acc[q][j] are their sums
  *   HAS_REDUCTIONS, begin, finish              as in columns.c, for reductions over the elements
  */
@@ -18,19 +27,24 @@
 
 #include "../../../runtime/team/task.h"
 #include "tiles.h"
+#include "vectors.h"
 #define KERNEL matmul
 #define PRODUCTS 1
 #define EACH_PRODUCT(DO) DO(0)
 #define ACC float
 #define FACTOR float
+#ifdef __FMA__
+#define MULTIPLY_ADD(x, y, sum) __builtin_fmaf(x, y, sum)
+#else
 #define MULTIPLY_ADD(x, y, sum) ((x) * (y) + (sum))
+#endif
 #define HAS_REDUCTIONS 0
-#define BLOCK 64
+#define BLOCK PANEL
 
 struct args {
   const float *x0, *x1;
   float *y0;
-  int64_t m, row_tasks, n, column_tasks, depth;
+  int64_t m, row_tasks, n, column_tasks, depth, group, depth_block;
 } __attribute__((packed));
 
 struct position {
@@ -38,7 +52,7 @@ struct position {
 };
 
 INLINE struct tiling tiling_of(const struct args *p) {
-  return (struct tiling){p->m, p->row_tasks, p->n, p->column_tasks, BLOCK};
+  return (struct tiling){p->m, p->row_tasks, p->n, p->column_tasks, 64};
 }
 
 INLINE struct position position_of(const struct args *p, int64_t row, int64_t task) {
@@ -51,24 +65,46 @@ INLINE void advance(const struct args *p, struct position *at) {
   ++at->i0;
 }
 
+INLINE int64_t rows_left(const struct args *p, const struct position *at) { return p->m - at->i0; }
+INLINE int64_t lines_left(const struct args *p, const struct position *at) { return p->m - at->i0; }
+INLINE int64_t group(const struct args *p) { return p->group; }
+INLINE int64_t depth_block(const struct args *p) { return p->depth_block; }
+
 INLINE int64_t depth(const struct args *p, const int q) {
   (void)q;
   return p->depth;
 }
 
-INLINE int is_dot(const int q) {
+INLINE int a_form(const int q) {
   (void)q;
-  return 0;
+  return 3;
 }
 
-INLINE float load_a(const struct args *p, const struct position *at, const int q, int64_t k) {
+INLINE int b_form(const int q) {
   (void)q;
-  return p->x0[at->i0 * p->depth + k];
+  return 2;
 }
 
-INLINE float load_b(const struct args *p, const struct position *at, const int q, int64_t k, int64_t j) {
-  (void)q, (void)at;
-  return p->x1[k * p->n + j];
+INLINE int a_from(const int q) { return q; }
+
+INLINE const float *a_at(const struct args *p, const struct position *at, const int q, int64_t k) {
+  (void)q;
+  return &p->x0[at->i0 * p->depth + k];
+}
+
+INLINE const float *b_at(const struct args *p, const struct position *at, const int q, int64_t k, int64_t j) {
+  (void)at, (void)q;
+  return &p->x1[k * p->n + j];
+}
+
+INLINE void read_a(const struct args *p, const struct position *at, const int q, int64_t k, int64_t count,
+                   float *restrict out) {
+  for (int64_t e = 0; e < count; ++e) out[e] = *a_at(p, at, q, k + e);
+}
+
+INLINE void read_b(const struct args *p, const struct position *at, const int q, int64_t k, int64_t j, int64_t count,
+                   float *restrict out) {
+  for (int64_t e = 0; e < count; ++e) out[e] = *b_at(p, at, q, k, j + e);
 }
 
 INLINE void epilogue(const struct args *p, const struct position *at, int64_t first, int64_t width,
@@ -80,63 +116,255 @@ INLINE void begin(const struct args *p, int64_t task) { (void)p, (void)task; }
 INLINE void finish(const struct args *p, int64_t num_tasks) { (void)p, (void)num_tasks; }
 #endif /* alone */
 
-#define PARTIAL 256
+#define IS_ALONG_K 1
+#define IS_PLAIN 2
+#define TILE_ROWS 6      /* six pointers to rows fit the integer registers */
+#define CHUNK_ROWS 48    /* rows of A that are written into the buffer together: a multiple of TILE_ROWS and LANES */
+#define LINE 64          /* factors of a column that are read together */
+#define SUM_ROWS 960     /* rows whose sums are kept between blocks of depth: a multiple of CHUNK_ROWS */
+#define ROW_GAP (64 / (int64_t)sizeof(FACTOR)) /* behind a row in the buffer: keeps rows off the 4 KiB grid */
 
-/* B is read row by row: each row, times one element of A, is added to all sums of the block. */
-INLINE void sum_rows_of_b(const struct args *p, const struct position *at, const int q, int64_t first,
-                                 int64_t width, ACC *restrict acc) {
-  for (int64_t k0 = 0; k0 < depth(p, q); k0 += PARTIAL) {
-    const int64_t past_k = depth(p, q) - k0 < PARTIAL ? depth(p, q) : k0 + PARTIAL;
-    ACC part[BLOCK] = {0};
-    for (int64_t k = k0; k < past_k; ++k) {
-      const FACTOR x = load_a(p, at, q, k);
-#pragma omp simd
-      for (int64_t j = 0; j < width; ++j) part[j] = MULTIPLY_ADD(x, load_b(p, at, q, k, first + j), part[j]);
+typedef ACC vec __attribute__((vector_size(VECTOR_BYTES)));
+typedef ACC vec_anywhere __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(FACTOR)), may_alias));
+
+INLINE vec load(const FACTOR *at) { return *(const vec_anywhere *)at; }
+INLINE void store(FACTOR *at, vec x) { *(vec_anywhere *)at = x; }
+INLINE vec load_sums(const ACC *at) { return *(const vec_anywhere *)at; }
+INLINE void store_sums(ACC *at, vec x) { *(vec_anywhere *)at = x; }
+INLINE vec spread(FACTOR x) { return (ACC)x - (vec){0}; } /* minus 0 keeps -0 */
+INLINE int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
+INLINE vec multiply_add(vec x, vec y, vec sum) {
+  vec made;
+  for (int i = 0; i < LANES; ++i) made[i] = MULTIPLY_ADD(x[i], y[i], sum[i]);
+  return made;
+}
+
+/* LANES x LANES elements, in place: in stage S, lanes whose numbers differ in bit S change places. */
+INLINE void transpose(vec *r) {
+#ifdef __clang__
+  for (int i = 0; i < LANES; ++i)
+    for (int j = 0; j < i; ++j) {
+      const ACC x = r[i][j];
+      r[i][j] = r[j][i];
+      r[j][i] = x;
     }
-#pragma omp simd
-    for (int64_t j = 0; j < width; ++j) acc[j] += part[j];
+#else
+#define STAGE(S)                                                      \
+  if (LANES > S) {                                                    \
+    __typeof__((vec){0} == (vec){0}) low, high;                       \
+    UNROLL for (int j = 0; j < LANES; ++j) {                          \
+      low[j] = j & S ? LANES + j - S : j;                             \
+      high[j] = j & S ? LANES + j : j + S;                            \
+    }                                                                 \
+    UNROLL for (int i = 0; i < LANES; ++i) if (!(i & S)) {            \
+      const vec x = r[i], y = r[i + S];                               \
+      r[i] = __builtin_shuffle(x, y, low);                            \
+      r[i + S] = __builtin_shuffle(x, y, high);                       \
+    }                                                                 \
+  }
+  STAGE(1) STAGE(2) STAGE(4) STAGE(8)
+#endif
+}
+
+/* What a thread works on: panels of B, rows of A and sums. */
+struct memory {
+  FACTOR *panels, *rows;
+  ACC *sums;
+};
+
+INLINE FACTOR *panels_of(const struct args *p, const struct memory *m, const int q) {
+  return m->panels + q * group(p) * depth_block(p);
+}
+
+INLINE int64_t row_stride(const struct args *p) { return depth_block(p) + ROW_GAP; }
+
+INLINE FACTOR *rows_of(const struct args *p, const struct memory *m, const int q) {
+  return m->rows + a_from(q) * CHUNK_ROWS * row_stride(p);
+}
+
+INLINE struct memory memory_of(const struct args *p, void *scratch) {
+  struct memory m = {.panels = scratch};
+  m.rows = m.panels + PRODUCTS * group(p) * depth_block(p);
+  m.sums = (ACC *)(m.rows + PRODUCTS * CHUNK_ROWS * row_stride(p));
+  return m;
+}
+
+/* LANES lines, of which `num_lines` hold `count` factors and the rest counts as 0, written as columns. */
+INLINE void write_columns(FACTOR (*lines)[LINE], int64_t num_lines, int64_t count, FACTOR *out, int64_t stride) {
+  for (int64_t i = 0; i < LANES; ++i)
+    for (int64_t e = i < num_lines ? count : 0; e < (count + LANES - 1) / LANES * LANES; ++e) lines[i][e] = 0;
+  for (int64_t e = 0; e < count; e += LANES) {
+    vec r[LANES];
+    UNROLL for (int i = 0; i < LANES; ++i) r[i] = load(lines[i] + e);
+    transpose(r);
+    UNROLL for (int i = 0; i < LANES; ++i) if (e + i < count) store(out + (e + i) * stride, r[i]);
   }
 }
 
-/* B is read column by column: each sum is the dot product of a row and a column. */
-INLINE void sum_columns_of_b(const struct args *p, const struct position *at, const int q, int64_t first,
-                                    int64_t width, ACC *restrict acc) {
-  for (int64_t j = 0; j < width; ++j) {
-    ACC sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t k = 0; k < depth(p, q); ++k) {
-      const FACTOR x = load_a(p, at, q, k), y = load_b(p, at, q, k, first + j);
-      sum = MULTIPLY_ADD(x, y, sum);
+/* Factors of B for `width` columns and `terms` terms. */
+INLINE void pack_b(const struct args *p, const struct position *at, const int q, int64_t k0, int64_t terms,
+                   int64_t first, int64_t width, FACTOR *panels) {
+  if (!(b_form(q) & IS_ALONG_K)) {
+    for (int64_t k = 0; k < terms; ++k)
+      for (int64_t c = 0; c < width; c += PANEL) {
+        FACTOR *out = panels + c * depth_block(p) + k * PANEL;
+        if (width - c >= PANEL) {
+          read_b(p, at, q, k0 + k, first + c, PANEL, out);
+        } else {
+          read_b(p, at, q, k0 + k, first + c, width - c, out);
+          for (int64_t j = width - c; j < PANEL; ++j) out[j] = 0;
+        }
+      }
+    return;
+  }
+  for (int64_t c = 0; c < width; c += LANES) {
+    FACTOR *out = panels + c / PANEL * PANEL * depth_block(p) + c % PANEL;
+    const int64_t columns = min_of(LANES, width - c);
+    int64_t k = 0;
+    if (b_form(q) & IS_PLAIN && columns == LANES)
+      for (; k + LANES <= terms; k += LANES) {
+        vec r[LANES];
+        UNROLL for (int i = 0; i < LANES; ++i) r[i] = load(b_at(p, at, q, k0 + k, first + c + i));
+        transpose(r);
+        UNROLL for (int i = 0; i < LANES; ++i) store(out + (k + i) * PANEL, r[i]);
+      }
+    for (; k < terms; k += LINE) {
+      FACTOR lines[LANES][LINE];
+      const int64_t count = min_of(LINE, terms - k);
+      for (int64_t i = 0; i < columns; ++i) read_b(p, at, q, k0 + k, first + c + i, count, lines[i]);
+      write_columns(lines, columns, count, out + k * PANEL, PANEL);
     }
-    acc[j] = sum;
+  }
+  for (int64_t c = (width + LANES - 1) / LANES * LANES; c % PANEL; c += LANES) /* what no column fills */
+    for (int64_t k = 0; k < terms; ++k) store(panels + c / PANEL * PANEL * depth_block(p) + k * PANEL + c % PANEL, (vec){0});
+}
+
+/* Factors of A for some rows, at most CHUNK_ROWS, as rows of the buffer. */
+INLINE void write_rows(const struct args *p, struct position at, const int q, int64_t k0, int64_t terms,
+                       int64_t num_rows, FACTOR *out) {
+  if (a_form(q) & IS_ALONG_K) {
+    for (int64_t r = 0; r < num_rows; ++r, advance(p, &at)) read_a(p, &at, q, k0, terms, out + r * row_stride(p));
+    return;
+  }
+  while (num_rows > 0) {
+    const int64_t count = min_of(num_rows, lines_left(p, &at));
+    for (int64_t k = 0; k < terms; k += LANES) {
+      const int64_t columns = min_of(LANES, terms - k);
+      int64_t r = 0;
+      if (a_form(q) & IS_PLAIN && columns == LANES)
+        for (; r + LANES <= count; r += LANES) {
+          vec x[LANES];
+          UNROLL for (int i = 0; i < LANES; ++i) x[i] = load(a_at(p, &at, q, k0 + k + i) + r);
+          transpose(x);
+          UNROLL for (int i = 0; i < LANES; ++i) store(out + (r + i) * row_stride(p) + k, x[i]);
+        }
+      if (r == count) continue;
+      FACTOR lines[LANES][LINE];
+      for (int64_t i = 0; i < columns; ++i) read_a(p, &at, q, k0 + k + i, count, lines[i]);
+      write_columns(lines, columns, count, out + k, row_stride(p));
+    }
+    out += count * row_stride(p);
+    num_rows -= count;
+    for (int64_t r = 0; r < count; ++r) advance(p, &at);
   }
 }
 
-INLINE void add_product(const struct args *p, const struct position *at, const int q, int64_t first, int64_t width,
-                        ACC *restrict acc) {
-  if (is_dot(q))
-    sum_columns_of_b(p, at, q, first, width, acc);
-  else
-    sum_rows_of_b(p, at, q, first, width, acc);
+/* Sums of a tile over some terms; the rows' factors lie next to each other. The stride of sums is that of a row. */
+static NOINLINE void multiply_tile(int64_t terms, const FACTOR *const *rows, const FACTOR *panel, ACC *sums, int adds) {
+  vec c[TILE_ROWS][PANEL_VECTORS];
+  const FACTOR *a[TILE_ROWS];
+  UNROLL for (int i = 0; i < TILE_ROWS; ++i) {
+    a[i] = rows[i];
+    UNROLL for (int v = 0; v < PANEL_VECTORS; ++v)
+      c[i][v] = adds ? load_sums(sums + i * PRODUCTS * PANEL + v * LANES) : (vec){0};
+  }
+  for (int64_t k = 0; k < terms; ++k, panel += PANEL) {
+    vec b[PANEL_VECTORS];
+    UNROLL for (int v = 0; v < PANEL_VECTORS; ++v) b[v] = load(panel + v * LANES);
+    UNROLL for (int i = 0; i < TILE_ROWS; ++i) {
+      const vec x = spread(a[i][k]);
+      UNROLL for (int v = 0; v < PANEL_VECTORS; ++v) c[i][v] = multiply_add(x, b[v], c[i][v]);
+    }
+  }
+  UNROLL for (int i = 0; i < TILE_ROWS; ++i) UNROLL for (int v = 0; v < PANEL_VECTORS; ++v)
+    store_sums(sums + i * PRODUCTS * PANEL + v * LANES, c[i][v]);
 }
 
-INLINE void multiply_block(const struct args *p, const struct position *at, int64_t first, int64_t width) {
-  ACC acc[PRODUCTS][BLOCK] = {{0}};
-#define PRODUCT(q) add_product(p, at, q, first, width, acc[q]);
-  EACH_PRODUCT(PRODUCT) /* no loop: gcc takes the vectors from loops that it copies */
-  epilogue(p, at, first, width, acc);
+/* Apart from the loop over terms: constants of the epilogue would take the registers of its sums. */
+static NOINLINE void finish_tile(const struct args *p, const struct position *at, int64_t num_rows, int64_t first,
+                                 int64_t width, ACC *sums) {
+  for (int64_t r = 0; r < num_rows; ++r) epilogue(p, at + r, first, width, (ACC(*)[BLOCK])sums + r * PRODUCTS);
 }
 
-/* The loop over tasks must not be inlined around this one: gcc would make two of it, one without vectors. */
-static NOINLINE void run_task(const struct args *block, int64_t t) {
+INLINE int64_t deepest(const struct args *p) {
+  int64_t most = 0;
+#define DEEPER(q) most = depth(p, q) > most ? depth(p, q) : most;
+  EACH_PRODUCT(DEEPER)
+  return most;
+}
+
+/* Tiles of at most TILE_ROWS rows with all panels, over terms k to past_k. */
+INLINE void multiply_rows(const struct args *p, const struct memory *m, struct position *at, int64_t row,
+                          int64_t num_rows, int64_t first, int64_t width, int64_t k, ACC *sums) {
+  struct position positions[TILE_ROWS];
+  const FACTOR *a[PRODUCTS][TILE_ROWS];
+  for (int i = 0; i < TILE_ROWS; ++i) {
+    positions[i] = *at;
+#define FACTORS_OF_ROW(q) \
+  a[q][i] = a_form(q) == (IS_ALONG_K | IS_PLAIN) ? a_at(p, at, q, k) : rows_of(p, m, q) + row * row_stride(p);
+    EACH_PRODUCT(FACTORS_OF_ROW)
+    if (i < num_rows - 1) advance(p, at), ++row;
+  }
+  advance(p, at);
+  const int is_last = k + depth_block(p) >= deepest(p);
+  for (int64_t c = 0; c < width; c += PANEL) {
+#define MULTIPLY(q)                                                                             \
+  if (k < depth(p, q))                                                                          \
+    multiply_tile(min_of(depth(p, q) - k, depth_block(p)), a[q], panels_of(p, m, q) + c * depth_block(p), \
+                  sums + q * PANEL, k > 0);
+    EACH_PRODUCT(MULTIPLY)
+    if (is_last) finish_tile(p, positions, num_rows, first + c, min_of(PANEL, width - c), sums);
+    if (deepest(p) > depth_block(p)) sums += TILE_ROWS * PRODUCTS * PANEL;
+  }
+}
+
+/* Some rows, which have the same B, with a group of columns. */
+INLINE void multiply_group(const struct args *p, const struct memory *m, const struct position *start,
+                           int64_t num_rows, int64_t first, int64_t width) {
+  const int64_t padded = (width + PANEL - 1) / PANEL * PANEL;
+  for (int64_t k = 0; k < deepest(p); k += depth_block(p)) {
+#define PACK(q)           \
+  if (k < depth(p, q))    \
+    pack_b(p, start, q, k, min_of(depth(p, q) - k, depth_block(p)), first, width, panels_of(p, m, q));
+    EACH_PRODUCT(PACK)
+    struct position at = *start;
+    ACC *sums = m->sums;
+    for (int64_t row = 0; row < num_rows; row += CHUNK_ROWS) {
+      const int64_t chunk = min_of(CHUNK_ROWS, num_rows - row);
+#define WRITE_ROWS(q)                                                                    \
+  if (a_form(q) != (IS_ALONG_K | IS_PLAIN) && a_from(q) == q && k < depth(p, q)) \
+    write_rows(p, at, q, k, min_of(depth(p, q) - k, depth_block(p)), chunk, rows_of(p, m, q));
+      EACH_PRODUCT(WRITE_ROWS)
+      for (int64_t r = 0; r < chunk; r += TILE_ROWS) {
+        multiply_rows(p, m, &at, r, min_of(TILE_ROWS, chunk - r), first, width, k, sums);
+        if (deepest(p) > depth_block(p)) sums += TILE_ROWS * PRODUCTS * padded;
+      }
+    }
+  }
+}
+
+static NOINLINE void run_task(const struct args *block, int64_t t, void *scratch) {
   const struct args p = *block;
+  const struct memory m = memory_of(&p, scratch);
   const struct tile tile = tile_of(tiling_of(&p), t);
-  struct position at = position_of(&p, tile.row, t);
+  const int64_t most_rows = deepest(&p) > depth_block(&p) ? SUM_ROWS : INT64_MAX;
   if (HAS_REDUCTIONS) begin(&p, t);
-  for (int64_t row = tile.row; row < tile.past_row; ++row) {
-    for (int64_t j = tile.column; j < tile.past_column; j += BLOCK)
-      multiply_block(&p, &at, j, tile.past_column - j < BLOCK ? tile.past_column - j : BLOCK);
-    advance(&p, &at);
+  for (int64_t row = tile.row, num_rows; row < tile.past_row; row += num_rows) {
+    const struct position at = position_of(&p, row, t);
+    num_rows = min_of(min_of(tile.past_row - row, rows_left(&p, &at)), most_rows);
+    for (int64_t j = tile.column; j < tile.past_column; j += group(&p))
+      multiply_group(&p, &m, &at, num_rows, j, min_of(group(&p), tile.past_column - j));
   }
 }
 
@@ -144,7 +372,7 @@ int KERNEL(const void *block, const struct fp_task *task);
 int KERNEL(const void *block, const struct fp_task *task) {
   const struct args p = *(const struct args *)block;
   for (int64_t t; (t = fp_next(task)) >= 0;) {
-    run_task(block, t);
+    run_task(block, t, task->scratch);
     if (HAS_REDUCTIONS && fp_is_last(task)) finish(&p, task->num_tasks);
   }
   return 0;
