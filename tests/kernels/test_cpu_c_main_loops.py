@@ -60,12 +60,15 @@ def test_columns_alone_is_a_sum_of_each_column(tmp_path: Path, num_tasks: int) -
     np.testing.assert_allclose(y, x.astype(np.float64).sum(axis=0), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("is_narrow", [0, 1])
 @pytest.mark.parametrize("depth_block", [304, 112])
 @pytest.mark.parametrize(("row_tasks", "column_tasks"), [(1, 1), (2, 3), (5, 1)])
-def test_matmul_alone_is_a_product(tmp_path: Path, row_tasks: int, column_tasks: int, depth_block: int) -> None:
+def test_matmul_alone_is_a_product(
+    tmp_path: Path, row_tasks: int, column_tasks: int, depth_block: int, is_narrow: int
+) -> None:
     a, b, c = random(5, 300), random(300, 150), np.full((5, 150), np.nan, np.float32)
-    function = load("matmul", "matmul", tmp_path)
-    numbers = [5, row_tasks, 150, column_tasks, 300, 128, depth_block]
+    function = load("matmul", "matmul", tmp_path, f"-DIS_NARROW={is_narrow}")
+    numbers = [5, row_tasks, 150, column_tasks, 300, 128, depth_block, 960 * 128]
     run(function, [a, b, c], numbers, row_tasks * column_tasks, thread_bytes=1 << 20)
     np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-4, atol=1e-4)
 

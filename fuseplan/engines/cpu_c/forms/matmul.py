@@ -8,6 +8,7 @@ from math import prod
 
 from fuseplan.codegen import c_expr
 from fuseplan.codegen.axes import separate
+from fuseplan.dtypes import DType
 from fuseplan.engines.base import Config, KnobSpace, Support
 from fuseplan.engines.cpu_c import tiling
 from fuseplan.engines.cpu_c.blocks import (
@@ -31,10 +32,13 @@ from fuseplan.runtime.device import Device
 
 COLUMNS = 64  # a whole number of panels of any target
 _PANEL_BYTES = 256 << 10  # of a group: half of a core's own cache
-_DEEPEST = 1024  # terms that are added up one by one
-_CHUNK_ROWS, _SUM_ROWS, _TILE_ROWS = 48, 960, 6  # as in the kernel
+_DEEPEST, _DEEPEST_DOT = 1024, 4096  # terms that are added up in one go
+_NARROW_SUMS = 8192  # of few rows: they stay in the first cache
+_NARROW_COLUMNS = 256  # of a task that reads rows of B: what is read in a row
+_NARROW_ROWS, _CHUNK_ROWS, _SUM_ROWS, _TILE_ROWS = 16, 48, 960, 6  # as in the kernel
 _FEWEST_TASKS = 16
 _FEWEST_ROWS = 96  # of a task: each packs B on its own
+_STACK_BYTES = 32 << 10  # more memory than this comes from the workspace
 _Q = "const int q"
 
 
@@ -52,6 +56,11 @@ class Factors:
     is_along_k: bool
     is_plain: bool
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether rows are read where they are."""
+        return self.is_along_k and self.is_plain
+
 
 @dataclass(frozen=True)
 class MatmulSchedule:
@@ -59,15 +68,19 @@ class MatmulSchedule:
 
     Args:
         a, b: factors of each product
+        is_narrow: few rows share a B, which is read and not packed
         group: columns whose factors are packed together
         depth_block: terms that are
+        num_sums: that a thread keeps
     """
 
     blocks: BlockSchedule
     a: tuple[Factors, ...]
     b: tuple[Factors, ...]
+    is_narrow: bool
     group: int
     depth_block: int
+    num_sums: int
 
 
 class MatmulForm:
@@ -85,9 +98,7 @@ class MatmulForm:
         blocks = schedule_blocks(region, device, rank - 1, keep=(rank - 2,))
         a = tuple([_factors(region, i, 0) for i in blocks.anchors])
         b = tuple([_factors(region, i, 1) for i in blocks.anchors])
-        depth_block, group = _packing(region)
-        tiles = _tiling(blocks, group)
-        return MatmulSchedule(replace(blocks, tiling=tiles), a, b, group, depth_block)
+        return _schedule(blocks, a, b)
 
     def configs(self, schedule: MatmulSchedule) -> KnobSpace:
         return KnobSpace()
@@ -101,6 +112,10 @@ class MatmulForm:
     def emit(self, schedule: MatmulSchedule, config: Config) -> Source:
         blocks = schedule.blocks
         holes = begin_blocks(blocks, "PRODUCT", "PANEL")
+        thread_bytes = _thread_bytes(schedule)
+        is_small = thread_bytes <= _STACK_BYTES and not blocks.region.graph.is_dynamic
+        holes.macro("IS_NARROW", int(schedule.is_narrow))
+        holes.macro("STACK_BYTES", _STACK_BYTES if is_small else 0)
         _write_geometry(holes, schedule)
         for name, factors in (("a", schedule.a), ("b", schedule.b)):
             _write_factors(holes, blocks, name, factors)
@@ -108,7 +123,7 @@ class MatmulForm:
         made = assemble(
             "matmul", "matmul", holes, blocks.tiling.num_tasks, blocks.work_us
         )
-        return replace(made, thread_bytes=_thread_bytes(schedule))
+        return replace(made, thread_bytes=0 if is_small else thread_bytes)
 
 
 def _factors(region: Region, anchor: int, argument: int) -> Factors:
@@ -130,23 +145,53 @@ def _factors(region: Region, anchor: int, argument: int) -> Factors:
         and (along_k if is_along_k else across) == 1
         and c_expr.load("x", o.dtype) == "x"
         and c_expr.argument("x", factor.dtype, v.compute) == "x"
-        and factor.dtype is c_expr.KIND_TYPE[c_expr.KIND[v.compute.name]]
+        and factor.dtype is _factor(region)
     )
     return Factors(value, is_along_k, is_plain)
 
 
-def _packing(region: Region) -> tuple[int, int]:
-    """Terms and columns that are packed together."""
-    values = region.values
-    deepest = max(values[values[i].args[0]].dim[-1] for i in region.anchors)
-    num_blocks = -(-deepest // _DEEPEST)
+def _schedule(
+    blocks: BlockSchedule, a: tuple[Factors, ...], b: tuple[Factors, ...]
+) -> MatmulSchedule:
+    region = blocks.region
+    rank, num_columns = len(region.domain), region.domain[-1]
+    num_rows = prod(region.domain[rank - 2 - _shared_axes(region) : -1])
+    is_narrow = num_rows <= (1 if region.graph.is_dynamic else _NARROW_ROWS)
+    is_dot = is_narrow and all(f.is_along_k for f in b)
+    deepest = _deepest(region)
+    num_blocks = -(-deepest // (_DEEPEST_DOT if is_dot else _DEEPEST))
     depth_block = -(-deepest // num_blocks // 16) * 16
-    compute = values[region.anchors[0]].compute
-    size = c_expr.KIND_TYPE[c_expr.KIND[compute.name]].itemsize
-    row_bytes = depth_block * size * len(region.anchors)
-    most = max(1, _PANEL_BYTES // (row_bytes * COLUMNS))
-    num_columns = -(-region.domain[-1] // COLUMNS)
-    return depth_block, COLUMNS * min(most, 4, num_columns)
+    if is_narrow:
+        most = _NARROW_SUMS // num_rows // len(region.anchors) // COLUMNS
+        least = 1 if is_dot else _NARROW_COLUMNS // COLUMNS
+    else:
+        row_bytes = depth_block * _factor(region).itemsize * len(region.anchors)
+        most = _PANEL_BYTES // (row_bytes * COLUMNS)
+        least = 1
+    group = COLUMNS * max(
+        1, min(most, 16 if is_narrow else 4, -(-num_columns // COLUMNS))
+    )
+    tiles = _tiling(blocks, least * COLUMNS if is_narrow else group)
+    if is_narrow:
+        num_sums = (2 if num_blocks > 1 else 1) * num_rows * group
+    else:
+        num_sums = _SUM_ROWS * group if num_blocks > 1 else _TILE_ROWS * COLUMNS
+    return MatmulSchedule(
+        replace(blocks, tiling=tiles), a, b, is_narrow, group, depth_block,
+        num_sums * len(region.anchors),
+    )  # fmt: skip
+
+
+def _factor(region: Region) -> DType:
+    """The type of factors and sums."""
+    compute = region.values[region.anchors[0]].compute
+    return c_expr.KIND_TYPE[c_expr.KIND[compute.name]]
+
+
+def _deepest(region: Region) -> int:
+    """Terms of the longest product."""
+    values = region.values
+    return max(values[values[i].args[0]].dim[-1] for i in region.anchors)
 
 
 def _varies(region: Region, argument: int, axis: int) -> bool:
@@ -164,8 +209,8 @@ def _shared_axes(region: Region) -> int:
     return shared
 
 
-def _tiling(blocks: BlockSchedule, group: int) -> Tiling:
-    """Whole batches that have a B of their own, then groups of columns, then parts of rows."""
+def _tiling(blocks: BlockSchedule, width: int) -> Tiling:
+    """Whole batches that have a B of their own, then columns, at least `width`, then parts of rows."""
     if blocks.tiling.num_tasks == 1:
         return blocks.tiling
     region = blocks.region
@@ -174,7 +219,7 @@ def _tiling(blocks: BlockSchedule, group: int) -> Tiling:
     rank = len(region.domain)
     batches = prod(region.domain[: rank - 2 - _shared_axes(region)])
     row_tasks = -(-batches // -(-batches // wanted))
-    column_tasks = min(-(-columns // group), max(1, wanted // row_tasks))
+    column_tasks = min(-(-columns // width), max(1, wanted // row_tasks))
     parts = min(
         min(wanted, _FEWEST_TASKS) // (row_tasks * column_tasks),
         rows // row_tasks // _FEWEST_ROWS,
@@ -185,17 +230,15 @@ def _tiling(blocks: BlockSchedule, group: int) -> Tiling:
 def _thread_bytes(schedule: MatmulSchedule) -> int:
     """What the kernel's `memory_of` lays out, on any target."""
     region = schedule.blocks.region
+    elements = schedule.num_sums
     products = len(region.anchors)
-    values = region.values
-    size = c_expr.KIND_TYPE[
-        c_expr.KIND[values[region.anchors[0]].compute.name]
-    ].itemsize
-    deepest = max(values[values[i].args[0]].dim[-1] for i in region.anchors)
-    depth, group = schedule.depth_block, schedule.group
-    is_deep = deepest > depth
-    rows = _CHUNK_ROWS * (depth * size + 64)
-    sums = (_SUM_ROWS * group if is_deep else _TILE_ROWS * COLUMNS) * size
-    return products * (group * depth * size + rows + sums)
+    has_rest = any(f.is_along_k for f in schedule.b) and _deepest(region) % 16 != 0
+    if not schedule.is_narrow:
+        elements += products * schedule.group * schedule.depth_block
+    if not all(f.is_direct for f in schedule.a) or (schedule.is_narrow and has_rest):
+        rows = _NARROW_ROWS if schedule.is_narrow else _CHUNK_ROWS
+        elements += products * rows * (schedule.depth_block + 64)
+    return elements * _factor(region).itemsize
 
 
 def _write_geometry(holes: Holes, schedule: MatmulSchedule) -> None:
@@ -208,11 +251,9 @@ def _write_geometry(holes: Holes, schedule: MatmulSchedule) -> None:
         for i, f in zip(region.anchors, schedule.a, strict=True)
     ]
     holes.per_anchor("int64_t", "depth", (*p, _Q), depths)
-    for name, value in (
-        ("group", schedule.group),
-        ("depth_block", schedule.depth_block),
-    ):
-        holes.function("int64_t", name, p, f"return {number(name, value)};")
+    for name in ("group", "depth_block", "num_sums"):
+        text = number(name, getattr(schedule, name))
+        holes.function("int64_t", name, p, f"return {text};")
     left = f"return {number(f'n{rank - 2}', region.domain[-2])} - at->i{rank - 2};"
     holes.function("int64_t", "lines_left", AT, left)
     shared = range(rank - 3, rank - 3 - _shared_axes(region), -1)
@@ -232,8 +273,7 @@ def _write_factors(
 ) -> None:
     """The holes that say how one argument of each product is read."""
     rank = len(holes.region.domain)
-    compute = holes.region.values[blocks.anchors[0]].compute
-    ctype = c_expr.CARRIER[c_expr.KIND_TYPE[c_expr.KIND[compute.name]].name]
+    ctype = c_expr.CARRIER[_factor(holes.region).name]
     outer = outer_index(blocks)
     forms, places, loops = [], [], []
     for anchor, f in zip(blocks.anchors, factors, strict=True):

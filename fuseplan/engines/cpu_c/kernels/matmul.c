@@ -5,15 +5,20 @@
  * them in tiles of TILE_ROWS x PANEL sums, which live in registers. The factors of a row are read where they are if
  * they lie next to each other and need no computing, else they are written into a buffer, some rows at a time. Deep
  * products go in blocks of depth. Each finished tile is handed to the epilogue while it is in the first cache.
+ *
+ * Where few rows share a B (IS_NARROW) reading it is the work: nothing is packed, and all rows take what they need
+ * from each piece of B as it comes, terms of a panel where columns are neighbours, dot products where terms are.
  * Holes:
  *   struct args, tiling_of(p)                  the block, and how the domain is given out
  *   struct position, position_of, advance      where a row is
  *   rows_left(p, at)                           rows from here on that have the same B
  *   lines_left(p, at)                          rows from here on that are neighbours on the axis M
+ *   IS_NARROW                                  whether at most NARROW_ROWS rows share a B
  *   PRODUCTS, EACH_PRODUCT(DO)                 number of products; DO(0) DO(1) ... for each
  *   ACC, FACTOR                                types of a sum and of a factor
  *   MULTIPLY_ADD(x, y, sum)                    sum + x * y
  *   depth(p, q), group(p), depth_block(p)      terms of product q; columns and terms that are packed together
+ *   num_sums(p), STACK_BYTES                   sums to keep; memory of a thread on its stack, 0 if it is given
  *   a_form(q), b_form(q)                       IS_ALONG_K, IS_PLAIN: how factors lie, whether they need no computing
  *   a_from(q)                                  the first product that has the same factors of rows
  *   a_at(p, at, q, k), b_at(p, at, q, k, j)    where a plain factor is
@@ -40,11 +45,15 @@
 #endif
 #define HAS_REDUCTIONS 0
 #define BLOCK PANEL
+#define STACK_BYTES 0
+#ifndef IS_NARROW
+#define IS_NARROW 0
+#endif
 
 struct args {
   const float *x0, *x1;
   float *y0;
-  int64_t m, row_tasks, n, column_tasks, depth, group, depth_block;
+  int64_t m, row_tasks, n, column_tasks, depth, group, depth_block, num_sums;
 } __attribute__((packed));
 
 struct position {
@@ -69,6 +78,7 @@ INLINE int64_t rows_left(const struct args *p, const struct position *at) { retu
 INLINE int64_t lines_left(const struct args *p, const struct position *at) { return p->m - at->i0; }
 INLINE int64_t group(const struct args *p) { return p->group; }
 INLINE int64_t depth_block(const struct args *p) { return p->depth_block; }
+INLINE int64_t num_sums(const struct args *p) { return p->num_sums; }
 
 INLINE int64_t depth(const struct args *p, const int q) {
   (void)q;
@@ -119,7 +129,8 @@ INLINE void finish(const struct args *p, int64_t num_tasks) { (void)p, (void)num
 #define IS_ALONG_K 1
 #define IS_PLAIN 2
 #define TILE_ROWS 6      /* six pointers to rows fit the integer registers */
-#define CHUNK_ROWS 48    /* rows of A that are written into the buffer together: a multiple of TILE_ROWS and LANES */
+#define NARROW_ROWS 16
+#define CHUNK_ROWS (IS_NARROW ? NARROW_ROWS : 48) /* rows that are written into the buffer together: of whole tiles */
 #define LINE 64          /* factors of a column that are read together */
 #define SUM_ROWS 960     /* rows whose sums are kept between blocks of depth: a multiple of CHUNK_ROWS */
 #define ROW_GAP (64 / (int64_t)sizeof(FACTOR)) /* behind a row in the buffer: keeps rows off the 4 KiB grid */
@@ -185,8 +196,8 @@ INLINE FACTOR *rows_of(const struct args *p, const struct memory *m, const int q
 
 INLINE struct memory memory_of(const struct args *p, void *scratch) {
   struct memory m = {.panels = scratch};
-  m.rows = m.panels + PRODUCTS * group(p) * depth_block(p);
-  m.sums = (ACC *)(m.rows + PRODUCTS * CHUNK_ROWS * row_stride(p));
+  m.sums = (ACC *)(m.panels + (IS_NARROW ? 0 : PRODUCTS * group(p) * depth_block(p)));
+  m.rows = (FACTOR *)(m.sums + num_sums(p));
   return m;
 }
 
@@ -202,6 +213,188 @@ INLINE void write_columns(FACTOR (*lines)[LINE], int64_t num_lines, int64_t coun
   }
 }
 
+/* Factors of A for some rows, at most CHUNK_ROWS, as rows of the buffer. */
+INLINE void write_rows(const struct args *p, struct position at, const int q, int64_t k0, int64_t terms,
+                       int64_t num_rows, FACTOR *out) {
+  if (a_form(q) & IS_ALONG_K) {
+    for (int64_t r = 0; r < num_rows; ++r, advance(p, &at)) read_a(p, &at, q, k0, terms, out + r * row_stride(p));
+    return;
+  }
+  while (num_rows > 0) {
+    const int64_t count = min_of(num_rows, lines_left(p, &at));
+    for (int64_t k = 0; k < terms; k += LANES) {
+      const int64_t columns = min_of(LANES, terms - k);
+      int64_t r = 0;
+      if (a_form(q) & IS_PLAIN && columns == LANES)
+        for (; r + LANES <= count; r += LANES) {
+          vec x[LANES];
+          UNROLL for (int i = 0; i < LANES; ++i) x[i] = load(a_at(p, &at, q, k0 + k + i) + r);
+          transpose(x);
+          UNROLL for (int i = 0; i < LANES; ++i) store(out + (r + i) * row_stride(p) + k, x[i]);
+        }
+      if (r == count) continue;
+      FACTOR lines[LANES][LINE];
+      for (int64_t i = 0; i < columns; ++i) read_a(p, &at, q, k0 + k + i, count, lines[i]);
+      write_columns(lines, columns, count, out + k, row_stride(p));
+    }
+    out += count * row_stride(p);
+    num_rows -= count;
+    for (int64_t r = 0; r < count; ++r) advance(p, &at);
+  }
+}
+
+/* Apart from the loop over terms: constants of the epilogue would take the registers of its sums. */
+static NOINLINE void finish_tile(const struct args *p, const struct position *at, int64_t num_rows, int64_t first,
+                                 int64_t width, ACC *sums) {
+  for (int64_t r = 0; r < num_rows; ++r) epilogue(p, at + r, first, width, (ACC(*)[BLOCK])sums + r * PRODUCTS);
+}
+
+INLINE int64_t deepest(const struct args *p) {
+  int64_t most = 0;
+#define DEEPER(q) most = depth(p, q) > most ? depth(p, q) : most;
+  EACH_PRODUCT(DEEPER)
+  return most;
+}
+
+#if IS_NARROW
+#define TERMS 4       /* of a panel that are added together: rows of B often lie on one set of the first cache */
+#define DOT_COLUMNS 4
+#define DOT_ROWS 2
+
+/* Sums of all rows with one panel over `count` terms, at most TERMS; the panel's rows are at b. */
+INLINE void add_terms(int64_t num_rows, const FACTOR *const *rows, int64_t k, int count, const FACTOR *const *b,
+                      int64_t num_vectors, ACC *sums) {
+  for (int64_t r = 0; r < num_rows; ++r, sums += PRODUCTS * PANEL) {
+    const FACTOR *a = rows[r] + k;
+    if (count < TERMS) {
+      for (int e = 0; e < count; ++e)
+        for (int64_t v = 0; v < num_vectors; ++v)
+          store_sums(sums + v * LANES, multiply_add(spread(a[e]), load(b[e] + v * LANES), load_sums(sums + v * LANES)));
+      continue;
+    }
+    vec x[TERMS];
+    UNROLL for (int e = 0; e < TERMS; ++e) x[e] = spread(a[e]);
+    for (int64_t v = 0; v < num_vectors; ++v) {
+      vec c = load_sums(sums + v * LANES);
+      UNROLL for (int e = 0; e < TERMS; ++e) c = multiply_add(x[e], load(b[e] + v * LANES), c);
+      store_sums(sums + v * LANES, c);
+    }
+  }
+}
+
+/* Columns that are neighbours: terms k to k + terms of all of them. */
+INLINE void add_rows_of_b(const struct args *p, const struct position *at, const int q, int64_t num_rows,
+                          const FACTOR *const *rows, int64_t k0, int64_t terms, int64_t first, int64_t width,
+                          ACC *sums) {
+  for (int64_t k = 0; k < terms; k += TERMS) {
+    const int count = (int)min_of(TERMS, terms - k);
+    for (int64_t c = 0; c < width; c += PANEL) {
+      const int64_t columns = min_of(PANEL, width - c);
+      const FACTOR *b[TERMS];
+      FACTOR lines[TERMS][PANEL];
+      for (int e = 0; e < count; ++e) {
+        b[e] = b_at(p, at, q, k0 + k + e, first + c);
+        if (b_form(q) & IS_PLAIN && columns == PANEL) continue;
+        read_b(p, at, q, k0 + k + e, first + c, columns, lines[e]);
+        for (int64_t j = columns; j % LANES; ++j) lines[e][j] = 0;
+        b[e] = lines[e];
+      }
+      add_terms(num_rows, rows, k, count, b, (columns + LANES - 1) / LANES, sums + c * num_rows * PRODUCTS);
+    }
+  }
+}
+
+/* Dot products of all rows with DOT_COLUMNS columns over some terms, a multiple of LANES. */
+INLINE void add_dots(int64_t num_rows, const FACTOR *const *rows, int64_t k, int64_t terms, const FACTOR *const *b,
+                     vec (*dots)[DOT_COLUMNS]) {
+  for (int64_t r = 0; r < num_rows; r += DOT_ROWS) {
+    vec sums[DOT_ROWS][DOT_COLUMNS];
+    UNROLL for (int i = 0; i < DOT_ROWS; ++i) UNROLL for (int j = 0; j < DOT_COLUMNS; ++j) sums[i][j] = dots[r + i][j];
+    for (int64_t e = 0; e < terms; e += LANES) {
+      vec y[DOT_COLUMNS];
+      UNROLL for (int j = 0; j < DOT_COLUMNS; ++j) y[j] = load(b[j] + e);
+      UNROLL for (int i = 0; i < DOT_ROWS; ++i) {
+        const vec x = load(rows[r + i] + k + e);
+        UNROLL for (int j = 0; j < DOT_COLUMNS; ++j) sums[i][j] = multiply_add(x, y[j], sums[i][j]);
+      }
+    }
+    UNROLL for (int i = 0; i < DOT_ROWS; ++i) UNROLL for (int j = 0; j < DOT_COLUMNS; ++j) dots[r + i][j] = sums[i][j];
+  }
+}
+
+/* Terms that are neighbours: dot products over terms k to k + terms, whose rows go on with zeros up to LANES. */
+INLINE void add_columns_of_b(const struct args *p, const struct position *at, const int q, int64_t num_rows,
+                             const FACTOR *const *rows, int64_t k0, int64_t terms, int64_t first, int64_t width,
+                             ACC *sums) {
+  for (int64_t c = 0; c < width; c += DOT_COLUMNS) {
+    const int64_t columns = min_of(DOT_COLUMNS, width - c);
+    vec dots[NARROW_ROWS + LANES][DOT_COLUMNS];
+    for (int64_t r = 0; r < num_rows + LANES; ++r) for (int j = 0; j < DOT_COLUMNS; ++j) dots[r][j] = (vec){0};
+    for (int64_t k = 0; k < terms; k += LINE) {
+      const int64_t count = min_of(LINE, terms - k), padded = (count + LANES - 1) / LANES * LANES;
+      const FACTOR *b[DOT_COLUMNS];
+      FACTOR lines[DOT_COLUMNS][LINE];
+      for (int j = 0; j < DOT_COLUMNS; ++j) {
+        const int64_t column = first + c + (j < columns ? j : columns - 1);
+        b[j] = b_at(p, at, q, k0 + k, column);
+        if (b_form(q) & IS_PLAIN && count == padded) continue;
+        read_b(p, at, q, k0 + k, column, count, lines[j]);
+        for (int64_t e = count; e < padded; ++e) lines[j][e] = 0;
+        b[j] = lines[j];
+      }
+      add_dots(num_rows, rows, k, padded, b, dots);
+    }
+    ACC *out = sums + c / PANEL * PANEL * num_rows * PRODUCTS + c % PANEL;
+    for (int64_t i = 0; i < num_rows * DOT_COLUMNS; i += LANES) { /* lane j of the sum is the sum of dots[i + j] */
+      vec *turned = dots[0] + i, sum = {0};
+      transpose(turned);
+      UNROLL for (int j = 0; j < LANES; ++j) sum += turned[j];
+      for (int64_t j = i; j < i + LANES && j < num_rows * DOT_COLUMNS; ++j)
+        if (j % DOT_COLUMNS < columns) out[j / DOT_COLUMNS * PRODUCTS * PANEL + j % DOT_COLUMNS] += sum[j - i];
+    }
+  }
+}
+
+/* The sums of one product over a block of depth. */
+INLINE void add_product(const struct args *p, const struct memory *m, const struct position *at, const int q,
+                        int64_t num_rows, int64_t k, int64_t first, int64_t width, ACC *sums) {
+  const int64_t terms = min_of(depth(p, q) - k, depth_block(p)), rest = b_form(q) & IS_ALONG_K ? -terms & (LANES - 1) : 0;
+  const FACTOR *rows[NARROW_ROWS + DOT_ROWS];
+  const int is_direct = a_form(q) == (IS_ALONG_K | IS_PLAIN) && rest == 0;
+  if (!is_direct) write_rows(p, *at, q, k, terms, num_rows, rows_of(p, m, q));
+  for (int64_t r = 0; r < num_rows; ++r) {
+    FACTOR *row = rows_of(p, m, q) + r * row_stride(p);
+    for (int64_t e = terms; e < terms + rest; ++e) row[e] = 0;
+    rows[r] = is_direct ? a_at(p, at + r, q, k) : row;
+  }
+  for (int i = 0; i < DOT_ROWS; ++i) rows[num_rows + i] = rows[num_rows - 1];
+  if (b_form(q) & IS_ALONG_K)
+    add_columns_of_b(p, at, q, num_rows, rows, k, terms, first, width, sums);
+  else
+    add_rows_of_b(p, at, q, num_rows, rows, k, terms, first, width, sums);
+}
+
+/* Few rows, which have the same B, with some columns. */
+INLINE void multiply_group(const struct args *p, const struct memory *m, const struct position *start,
+                           int64_t num_rows, int64_t first, int64_t width) {
+  const int64_t num_sums = (width + PANEL - 1) / PANEL * PANEL * num_rows * PRODUCTS;
+  struct position positions[NARROW_ROWS];
+  positions[0] = *start;
+  for (int64_t r = 1; r < num_rows; ++r) positions[r] = positions[r - 1], advance(p, &positions[r]);
+  for (int64_t k = 0; k < deepest(p); k += depth_block(p)) {
+    ACC *sums = m->sums + (k > 0 ? num_sums : 0);
+    for (int64_t i = 0; i < num_sums; i += LANES) store_sums(sums + i, (vec){0});
+#define ADD_PRODUCT(q) if (k < depth(p, q)) add_product(p, m, positions, q, num_rows, k, first, width, sums + q * PANEL);
+    EACH_PRODUCT(ADD_PRODUCT)
+    if (k > 0)
+      for (int64_t i = 0; i < num_sums; i += LANES)
+        store_sums(m->sums + i, load_sums(m->sums + i) + load_sums(sums + i));
+  }
+  for (int64_t c = 0; c < width; c += PANEL)
+    finish_tile(p, positions, num_rows, first + c, min_of(PANEL, width - c), m->sums + c * num_rows * PRODUCTS);
+}
+
+#else
 /* Factors of B for `width` columns and `terms` terms. */
 INLINE void pack_b(const struct args *p, const struct position *at, const int q, int64_t k0, int64_t terms,
                    int64_t first, int64_t width, FACTOR *panels) {
@@ -240,36 +433,6 @@ INLINE void pack_b(const struct args *p, const struct position *at, const int q,
     for (int64_t k = 0; k < terms; ++k) store(panels + c / PANEL * PANEL * depth_block(p) + k * PANEL + c % PANEL, (vec){0});
 }
 
-/* Factors of A for some rows, at most CHUNK_ROWS, as rows of the buffer. */
-INLINE void write_rows(const struct args *p, struct position at, const int q, int64_t k0, int64_t terms,
-                       int64_t num_rows, FACTOR *out) {
-  if (a_form(q) & IS_ALONG_K) {
-    for (int64_t r = 0; r < num_rows; ++r, advance(p, &at)) read_a(p, &at, q, k0, terms, out + r * row_stride(p));
-    return;
-  }
-  while (num_rows > 0) {
-    const int64_t count = min_of(num_rows, lines_left(p, &at));
-    for (int64_t k = 0; k < terms; k += LANES) {
-      const int64_t columns = min_of(LANES, terms - k);
-      int64_t r = 0;
-      if (a_form(q) & IS_PLAIN && columns == LANES)
-        for (; r + LANES <= count; r += LANES) {
-          vec x[LANES];
-          UNROLL for (int i = 0; i < LANES; ++i) x[i] = load(a_at(p, &at, q, k0 + k + i) + r);
-          transpose(x);
-          UNROLL for (int i = 0; i < LANES; ++i) store(out + (r + i) * row_stride(p) + k, x[i]);
-        }
-      if (r == count) continue;
-      FACTOR lines[LANES][LINE];
-      for (int64_t i = 0; i < columns; ++i) read_a(p, &at, q, k0 + k + i, count, lines[i]);
-      write_columns(lines, columns, count, out + k, row_stride(p));
-    }
-    out += count * row_stride(p);
-    num_rows -= count;
-    for (int64_t r = 0; r < count; ++r) advance(p, &at);
-  }
-}
-
 /* Sums of a tile over some terms; the rows' factors lie next to each other. The stride of sums is that of a row. */
 static NOINLINE void multiply_tile(int64_t terms, const FACTOR *const *rows, const FACTOR *panel, ACC *sums, int adds) {
   vec c[TILE_ROWS][PANEL_VECTORS];
@@ -289,19 +452,6 @@ static NOINLINE void multiply_tile(int64_t terms, const FACTOR *const *rows, con
   }
   UNROLL for (int i = 0; i < TILE_ROWS; ++i) UNROLL for (int v = 0; v < PANEL_VECTORS; ++v)
     store_sums(sums + i * PRODUCTS * PANEL + v * LANES, c[i][v]);
-}
-
-/* Apart from the loop over terms: constants of the epilogue would take the registers of its sums. */
-static NOINLINE void finish_tile(const struct args *p, const struct position *at, int64_t num_rows, int64_t first,
-                                 int64_t width, ACC *sums) {
-  for (int64_t r = 0; r < num_rows; ++r) epilogue(p, at + r, first, width, (ACC(*)[BLOCK])sums + r * PRODUCTS);
-}
-
-INLINE int64_t deepest(const struct args *p) {
-  int64_t most = 0;
-#define DEEPER(q) most = depth(p, q) > most ? depth(p, q) : most;
-  EACH_PRODUCT(DEEPER)
-  return most;
 }
 
 /* Tiles of at most TILE_ROWS rows with all panels, over terms k to past_k. */
@@ -353,9 +503,14 @@ INLINE void multiply_group(const struct args *p, const struct memory *m, const s
     }
   }
 }
+#endif /* IS_NARROW */
 
 static NOINLINE void run_task(const struct args *block, int64_t t, void *scratch) {
   const struct args p = *block;
+#if STACK_BYTES
+  char own[STACK_BYTES] __attribute__((aligned(64)));
+  scratch = own;
+#endif
   const struct memory m = memory_of(&p, scratch);
   const struct tile tile = tile_of(tiling_of(&p), t);
   const int64_t most_rows = deepest(&p) > depth_block(&p) ? SUM_ROWS : INT64_MAX;

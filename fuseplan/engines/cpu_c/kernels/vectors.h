@@ -4,9 +4,6 @@
 
 #if defined(__AVX512F__)
 #define VECTOR_BYTES 64
-#if !defined(__clang__) /* gcc takes half of each vector on many CPUs if it is not told */
-#pragma GCC target("prefer-vector-width=512")
-#endif
 #elif defined(__AVX__)
 #define VECTOR_BYTES 32
 #else
