@@ -223,7 +223,7 @@ def long_chain(dtype: torch.dtype, rows: int, cols: int = 1024) -> Work:
         X, Z, B = declare(g, lib, x, "x"), declare(g, lib, z, "z"), declare(g, lib, bias, "bias")
         y = g.relu(input=g.sub(a=g.mul(a=g.add(a=X, b=B), b=Z), b=X))
         y = g.mul(a=g.tanh(input=g.add(a=g.mul(a=y, b=Z), b=B)), b=X)
-        y = g.identity(input=g.mul(a=g.max(a=g.add(a=y, b=Z), b=B), b=Z))
+        y = g.identity(input=g.mul(a=g.max(input0=g.add(a=y, b=Z), input1=B), b=Z))
         output(y, lib, dtype)
         finish(lib, g)
         out = poisoned(1, rows, cols, dtype=dtype)
