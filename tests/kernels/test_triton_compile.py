@@ -7,7 +7,7 @@ import importlib
 import os
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ REGIONS: dict[str, Callable[[], Region]] = {
     "scaled-matmul": lambda: made.scaled_matmul(4096, 4096, 1024, HALF),
     "matmul-bias-gradient": bias_gradient,
 }
+MAP = 128  # bytes of a tensor map
 QUICK = {(name, 90) for name in REGIONS}
 ALL = [(name, sm) for name in REGIONS for sm in (80, 90, 100)]
 CASES = [
@@ -81,22 +82,27 @@ def ptx_parameters(ptx: str) -> list[int]:
 def template_sizes(kernel: Kernel) -> list[int]:
     """Sizes of the parameters as the launch's template has them."""
     sizes = {"i32": 4, "i64": 8, "fp32": 4, "fp64": 8, "fp16": 2, "bf16": 2, "i8": 1, "u8": 1}
-    return [8 if p.is_address else sizes[p.type] for p in kernel.params] + [8, 8]
+    found: list[int] = []
+    for p in kernel.params:
+        rank = len(p.view.dims) if p.view else 0
+        found += [MAP, *[4] * rank, *[8] * rank] if p.view else [8 if p.is_address else sizes[p.type]]
+    return [*found, 8, 8]
 
 
-def check_parameters(kernel: Kernel, ptx: str) -> None:
+def check_parameters(kernel: Kernel, ptx: str, boxes: Sequence[aot.Box] = ()) -> None:
     sizes = ptx_parameters(ptx)
     assert sizes == template_sizes(kernel)
-    template, offsets, patches = parameter_block(kernel)
+    template, offsets, patches = parameter_block(kernel, boxes)
     expected, end = [], 0
-    for size in sizes:  # natural alignment, as the CUDA driver lays parameters out
-        end = -(-end // size) * size
+    for size in sizes:  # natural alignment, as the CUDA driver lays parameters out; of a map 64
+        align = 64 if size == MAP else size
+        end = -(-end // align) * align
         expected.append(end)
         end += size
     assert list(offsets) == expected
     assert len(template) == end
     assert template[offsets[-2] :] == bytes(16)
-    operands = [p for p in kernel.params if p.kind in (ParamKind.POINTER, ParamKind.SCALAR)]
+    operands = [p for p in kernel.params if p.kind in (ParamKind.POINTER, ParamKind.SCALAR, ParamKind.MAP)]
     assert [p.slot for p in patches if p.kind is not PatchKind.SCRATCH] == [p.operand for p in operands]
 
 
@@ -109,11 +115,12 @@ def test_default_config_compiles_without_spills(name: str, sm: int, tmp_path: Pa
         assert used["LOCAL"] == 0 and used["STACK"] == 0, used
         assert facts["shared_bytes"] <= made.device(sm).shared_bytes
         assert 32 * facts["num_warps"] * used["REG"] <= 65536
-        check_parameters(kernel, asm["ptx"])
+        check_parameters(kernel, asm["ptx"], [aot.Box(*box) for box in facts["boxes"]])
         assert str(aot.source_path(kernel.source)).encode() not in asm["cubin"]
         if kernel.function == "gemm":
             wanted = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}[sm]
             assert wanted in asm["ptx"] and "cp.async" in asm["ptx"]
+            assert ("cp.async.bulk.tensor" in asm["ptx"]) == (sm >= 90)
         else:
             assert re.search(r"ld\.global\S*\.v4\.b32", asm["ptx"]), "rows of 16-byte multiples load as vectors"
         assert ".approx" not in "".join(line for line in asm["ptx"].splitlines() if "div" in line or "sqrt" in line)

@@ -56,11 +56,16 @@ def _to_torch(array: Array, dtype: DType) -> Any:
 
 def _run_kernel(kernel: Kernel, held: Sequence[Any], scratch: Any) -> None:
     import torch
+    from triton.tools.tensor_descriptor import TensorDescriptor
 
     views = {"*i32": torch.int32, "*fp32": torch.float32}
     arguments: dict[str, Any] = dict(kernel.constants)
     for param in kernel.params:
-        if param.kind is ParamKind.POINTER:
+        if param.view is not None:
+            tensor = held[param.operand]
+            base, view = tensor[param.value // tensor.element_size() :], param.view
+            arguments[param.name] = TensorDescriptor(base, [*view.dims], [*view.strides], [*view.tile])
+        elif param.kind is ParamKind.POINTER:
             tensor = held[param.operand]
             tensor = tensor[param.value // tensor.element_size() :]
             arguments[param.name] = tensor.view(views[param.type]) if param.type in views else tensor

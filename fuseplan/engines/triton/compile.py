@@ -23,10 +23,18 @@ from fuseplan.errors import ToolchainError
 from fuseplan.runtime import artifacts, folders, forks, supply
 from fuseplan.runtime.launch import Artifact
 
-_FORMAT = 1  # of what is cached; goes into the key
+_FORMAT = 2  # of what is cached; goes into the key
 _MAX_SOURCES = 2048
 _lock = forks.Lock()  # Triton's knobs are global
 _modules: dict[str, ModuleType] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """What one copy of a tensor map moves, as the compiler cuts its tile; slow to fast."""
+
+    sides: tuple[int, ...]
+    swizzle: int
 
 
 @dataclass(frozen=True)
@@ -37,12 +45,14 @@ class Compiled:
         symbol: name of the entry point
         num_warps: warps per block
         shared_bytes: dynamic shared memory
+        boxes: of the kernel's tensor maps in order
     """
 
     artifact: Artifact
     symbol: str
     num_warps: int
     shared_bytes: int
+    boxes: tuple[Box, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,7 +132,8 @@ def compile_kernel(wanted: Compilation) -> Compiled:
 
 def _compiled(artifact: Artifact) -> Compiled:
     facts = json.loads(artifact.facts)
-    return Compiled(artifact, facts["symbol"], facts["num_warps"], facts["shared_bytes"])
+    boxes = tuple([Box(tuple(sides), swizzle) for sides, swizzle in facts["boxes"]])
+    return Compiled(artifact, facts["symbol"], facts["num_warps"], facts["shared_bytes"], boxes)
 
 
 def compile_fresh(wanted: Compilation) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -151,7 +162,8 @@ def compile_fresh(wanted: Compilation) -> tuple[dict[str, Any], dict[str, Any]]:
             ) from problem
         meta = built.metadata
         _check_launch(wanted, meta, str(module.__file__))
-        facts = {"symbol": meta.name, "num_warps": meta.num_warps, "shared_bytes": meta.shared}
+        boxes = [(m["block_size"], m["swizzle"]) for m in meta.tensordesc_meta or ()]
+        facts = {"symbol": meta.name, "num_warps": meta.num_warps, "shared_bytes": meta.shared, "boxes": boxes}
         return dict(built.asm), facts
 
 

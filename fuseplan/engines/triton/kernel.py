@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 from fuseplan.codegen.triton_expr import SIGNATURE_TYPES
 from fuseplan.codegen.writer import operand_names
+from fuseplan.dtypes import DType
 from fuseplan.engines.triton.layout import bulk_operands, index_bits
 from fuseplan.ir.region import Region, Role
 
@@ -17,7 +19,22 @@ class ParamKind(Enum):
     POINTER = "pointer"  # address of a region operand
     SCALAR = "scalar"  # value of a host scalar
     SCRATCH = "scratch"  # address in the private scratch
+    MAP = "map"  # tensor map of a region operand
     NUMBER = "number"  # extent, stride or count, known when the plan is made
+
+
+@dataclass(frozen=True, slots=True)
+class TileView:
+    """An operand as the copy engine sees it: extents and strides in elements, slow to fast, and its tile.
+
+    Args:
+        dtype: element type
+    """
+
+    dtype: DType
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    tile: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +45,11 @@ class Param:
         name: its name in the source
         type: its type in a Triton signature
         kind: where it comes from
-        operand: region operand of a POINTER or SCALAR
-        value: a NUMBER's value; bytes from the address given to that of a POINTER or SCRATCH
+        operand: region operand of a POINTER, SCALAR or MAP
+        value: a NUMBER's value; bytes from the address given to that of a POINTER, SCRATCH or MAP
         is_dynamic: a NUMBER that other extents change while the kernel stays, so nothing may be promised about it
         is_vector: vectors of a kernel for all extents need this NUMBER to be a multiple of their length
+        view: of a MAP
     """
 
     name: str
@@ -41,6 +59,7 @@ class Param:
     value: int = 0
     is_dynamic: bool = False
     is_vector: bool = False
+    view: TileView | None = None
 
     @property
     def is_address(self) -> bool:
@@ -85,10 +104,15 @@ class Fill:
 
 @dataclass(frozen=True)
 class Emitted:
-    """What a region becomes: fills and kernels in order."""
+    """What a region becomes: fills and kernels in order.
+
+    Args:
+        unaligned: the same for addresses that are no multiples of 16 bytes, where that is other kernels
+    """
 
     steps: tuple[Kernel | Fill, ...]
     scratch_bytes: int = 0
+    unaligned: Callable[[], Emitted] | None = None
 
 
 class ParamList:
@@ -118,6 +142,14 @@ class ParamList:
         if operand.role is Role.SCALAR:
             return self._keep(Param(name, element, ParamKind.SCALAR, index))
         return self._keep(Param(name, f"*{element}", ParamKind.POINTER, index, operand.offset * operand.dtype.itemsize))
+
+    def tile_map(self, index: int, view: TileView) -> str:
+        """The tensor map of a region operand with tiles of one shape."""
+        operand = self.region.operands[index]
+        name = f"{self._operand_names[index]}_{'x'.join(map(str, view.tile))}"
+        type_ = f"tensordesc<{SIGNATURE_TYPES[operand.dtype]}{list(view.tile)}>"
+        offset = operand.offset * operand.dtype.itemsize
+        return self._keep(Param(name, type_, ParamKind.MAP, index, offset, view=view))
 
     def scratch(self, offset_bytes: int, element: str) -> str:
         """A pointer into the private scratch."""

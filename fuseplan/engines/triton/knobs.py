@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from fuseplan.engines.base import Config, Knob, KnobSpace, config
 from fuseplan.errors import ArgumentError
 
+_NO_SIZES = ("num_stages", "GROUP_M", "SWAP", "MAPS", "PROGRAMS")
+
 
 def listed(configs: Sequence[dict[str, int]]) -> KnobSpace:
     """The space of these configs, the default first; their free combinations would mostly not fit the chip."""
@@ -23,7 +25,7 @@ def complete_knobs(space: KnobSpace, chosen: Config) -> dict[str, int]:
                 f"the triton engine has no knob '{name}' for this region",
                 fix=f"knobs are {', '.join(sorted(space.knobs))}",
             )
-        is_size = name not in ("num_stages", "GROUP_M")
+        is_size = name not in _NO_SIZES
         if isinstance(value, str) or value < 0 or (is_size and (value < 1 or value & (value - 1))):
             raise ArgumentError(f"knob '{name}' of the triton engine must be a power of two, not {value}")
         knobs[name] = value

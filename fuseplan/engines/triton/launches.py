@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from fuseplan.codegen.writer import region_summary
 from fuseplan.engines.base import Executable
-from fuseplan.engines.triton.compile import Compiled, compilation, compile_kernel
-from fuseplan.engines.triton.kernel import Emitted, Fill, Kernel, ParamKind
+from fuseplan.engines.triton.compile import Box, Compiled, compilation, compile_kernel
+from fuseplan.engines.triton.kernel import Emitted, Fill, Kernel, ParamKind, TileView
 from fuseplan.ir.region import Region, Role
-from fuseplan.runtime.launch import Launch, LaunchKind, Patch, PatchKind
+from fuseplan.runtime.launch import Launch, LaunchKind, Patch, PatchKind, TensorMap
 
 # table: bytes of a parameter by its signature type, and how a number of that type is packed
 _SIZES = {"i32": (4, "<i"), "i64": (8, "<q"), "fp32": (4, "<f"), "fp64": (8, "<d"),
           "fp16": (2, "<e"), "bf16": (2, ""), "i8": (1, "<b"), "u8": (1, "<B")}  # fmt: skip
+_MAP_BYTES, _MAP_ALIGN = 128, 64
+_PROMOTION_128 = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
 
 
 def assemble(region: Region, emitted: Emitted, sm: int, *, aligned: bool) -> Executable:
     """Compile the kernels of a region. Raises ToolchainError."""
+    if not aligned and emitted.unaligned is not None:
+        emitted = emitted.unaligned()
     launches: list[Launch] = []
     for step in emitted.steps:
         if isinstance(step, Fill):
@@ -56,14 +61,23 @@ def _fill_launch(fill: Fill) -> Launch:
     )
 
 
-def parameter_block(kernel: Kernel) -> tuple[bytes, tuple[int, ...], tuple[Patch, ...]]:
+def parameter_block(kernel: Kernel, boxes: Sequence[Box] = ()) -> tuple[bytes, tuple[int, ...], tuple[Patch, ...]]:
     """Template, offsets of the parameters in it, and patches.
 
     Triton's convention: parameters in signature order, then the addresses of two scratch areas of the
-    compiler's own, which our kernels do not use.
+    compiler's own, which our kernels do not use. A tensor map is followed by its extents and strides.
+
+    Args:
+        boxes: of the tensor maps in order
     """
-    block, offsets, patches = bytearray(), [], []
+    block, offsets, patches, rest = bytearray(), [], [], list(boxes)
     for param in kernel.params:
+        if param.view is not None:
+            offsets += _append_view(block, param.view)
+            tensor_map = _tensor_map(param.view, rest.pop(0))
+            where = offsets[-1 - 2 * len(param.view.dims)]
+            patches.append(Patch(PatchKind.TENSOR_MAP, where, param.operand, param.value, map=tensor_map))
+            continue
         size, code = (8, "<Q") if param.is_address else _SIZES[param.type]
         block += bytes(-len(block) % size)
         offset = len(block)
@@ -80,8 +94,33 @@ def parameter_block(kernel: Kernel) -> tuple[bytes, tuple[int, ...], tuple[Patch
     return bytes(block) + bytes(16), tuple(offsets), tuple(patches)
 
 
+def _append_view(block: bytearray, view: TileView) -> list[int]:
+    """Add a map, extents and strides to a block; their offsets."""
+    block += bytes(-len(block) % _MAP_ALIGN)
+    offsets = [len(block)]
+    block += bytes(_MAP_BYTES)
+    for numbers, (size, code) in ((view.dims, _SIZES["i32"]), (view.strides, _SIZES["i64"])):
+        for number in numbers:
+            block += bytes(-len(block) % size)
+            offsets.append(len(block))
+            block += struct.pack(code, number)
+    return offsets
+
+
+def _tensor_map(view: TileView, box: Box) -> TensorMap:
+    itemsize = view.dtype.itemsize
+    return TensorMap(
+        view.dtype,
+        view.dims[::-1],
+        tuple([s * itemsize for s in view.strides[-2::-1]]),
+        box.sides[::-1],
+        swizzle=box.swizzle,
+        promotion=_PROMOTION_128,
+    )
+
+
 def _kernel_launch(kernel: Kernel, compiled: Compiled) -> Launch:
-    template, offsets, patches = parameter_block(kernel)
+    template, offsets, patches = parameter_block(kernel, compiled.boxes)
     return Launch(
         LaunchKind.CUDA,
         template=template,

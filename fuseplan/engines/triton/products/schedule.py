@@ -1,0 +1,77 @@
+"""The products of a region as a kernel computes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuseplan.codegen.triton_expr import FP8_TYPES
+from fuseplan.dtypes import BFLOAT16, FLOAT, HALF, DType
+from fuseplan.engines.triton.atomic import AtomicReductions
+from fuseplan.ir.region import Region
+from fuseplan.runtime.device import Device
+
+
+@dataclass(frozen=True, slots=True)
+class DotOperand:
+    """A left or right operand of products: a value of the region, and the type in which the dot takes it."""
+
+    value: int
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class GemmSchedule:
+    """The products of a region.
+
+    Args:
+        batch: programs per tile of M and N; batch axes of the epilogue are included
+        left, right: operands, each once
+        pairs: for each matmul, its operands as positions in `left` and `right`
+    """
+
+    region: Region
+    device: Device
+    batch: int
+    m: int
+    n: int
+    k: int
+    left: tuple[DotOperand, ...]
+    right: tuple[DotOperand, ...]
+    pairs: tuple[tuple[int, int], ...]
+    reductions: AtomicReductions
+
+    @property
+    def has_matrix_units(self) -> bool:
+        return all(o.dtype is not FLOAT for o in self.left)
+
+    @property
+    def itemsize(self) -> int:
+        return max(o.dtype.itemsize for o in (*self.left, *self.right))
+
+    @property
+    def output_itemsize(self) -> int:
+        """Bytes of an element of the widest output that is a whole tile, 0 if there is none."""
+        outputs = {operand for _, operand in self.region.stores}
+        sizes = [o.dtype.itemsize for n, o in enumerate(self.region.operands) if n in outputs and self.is_tile(o.dim)]
+        return max(sizes, default=0)
+
+    def is_tile(self, dim: tuple[int, ...]) -> bool:
+        """Whether dims extend over the rows and the columns of the products."""
+        return dim[-2:] == self.region.domain[-2:]
+
+
+def dot_type(region: Region, anchor: int) -> DType:
+    """Type in which the tensor cores (or FMA units, for FLOAT) take the operands."""
+    value = region.values[anchor]
+    if value.compute in (HALF, BFLOAT16):
+        return value.compute
+    types = {region.values[a].dtype for a in value.args}
+    halves = types - FP8_TYPES  # 8-bit floats are exact in both half types, whose sums are exact in float32
+    if len(halves) < 2 and halves <= {HALF, BFLOAT16}:
+        return halves.pop() if halves else HALF
+    return FLOAT
+
+
+def contracted(region: Region, anchor: int) -> int:
+    """K of a matmul."""
+    return region.values[region.values[anchor].args[0]].dim[-1]
