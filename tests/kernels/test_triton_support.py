@@ -15,9 +15,9 @@ from fuseplan.dtypes import BFLOAT16, DOUBLE, FLOAT, FP8_E8M0, HALF, INT8, INT32
 from fuseplan.engines.base import Support
 from fuseplan.engines.triton import support
 from fuseplan.engines.triton.engine import ENGINE
+from fuseplan.engines.triton.knobs import complete_knobs
 from fuseplan.engines.triton.products.schedule import GemmSchedule
 from fuseplan.engines.triton.products.tiles import gemm_shared_bytes
-from fuseplan.engines.triton.knobs import complete_knobs
 from fuseplan.errors import ArgumentError, cudnnGraphNotSupportedError
 from fuseplan.ir.region import Cost, Region, Role, Value
 from fuseplan.runtime.device import Device

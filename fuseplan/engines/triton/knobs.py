@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fuseplan.engines.base import Config, Knob, KnobSpace, config
 from fuseplan.errors import ArgumentError
@@ -10,10 +10,22 @@ from fuseplan.errors import ArgumentError
 _NO_SIZES = ("num_stages", "GROUP_M", "SWAP", "MAPS", "PROGRAMS")
 
 
-def listed(configs: Sequence[dict[str, int]]) -> KnobSpace:
-    """The space of these configs, the default first; their free combinations would mostly not fit the chip."""
-    knobs = {name: Knob(tuple(dict.fromkeys(c[name] for c in configs))) for name in configs[0]}
-    return KnobSpace(knobs, tuple(dict.fromkeys(config(**c) for c in configs)))
+def listed(
+    configs: Sequence[dict[str, int]],
+    others: Mapping[str, Sequence[int]] | None = None,
+    refuse: Callable[[Config], str] | None = None,
+) -> KnobSpace:
+    """The space of these configs, the default first.
+
+    Args:
+        others: further values of knobs
+        refuse: which combinations do not work; without it only those that are listed do
+    """
+    knobs = {}
+    for name in configs[0]:
+        values = [*(c[name] for c in configs), *(others or {}).get(name, ())]
+        knobs[name] = Knob(tuple(dict.fromkeys(values)))
+    return KnobSpace(knobs, tuple(dict.fromkeys(config(**c) for c in configs)), refuse)
 
 
 def complete_knobs(space: KnobSpace, chosen: Config) -> dict[str, int]:

@@ -20,8 +20,8 @@ from fuseplan.engines.triton.body import needed_for
 from fuseplan.engines.triton.kernel import Emitted
 from fuseplan.engines.triton.knobs import complete_knobs, listed
 from fuseplan.engines.triton.products import tiles
-from fuseplan.engines.triton.products.emit import GemmEmitter, behind
-from fuseplan.engines.triton.products.schedule import DotOperand, GemmSchedule, contracted, dot_type
+from fuseplan.engines.triton.products.emit import GemmEmitter
+from fuseplan.engines.triton.products.schedule import DotOperand, GemmSchedule, behind, contracted, dot_type
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 
@@ -46,7 +46,15 @@ class GemmForm:
 
     def configs(self, schedule: GemmSchedule) -> KnobSpace:
         best = tiles.candidates(schedule)[:_MAX_CONFIGS]
-        return listed([{**dict(zip(tiles.KNOBS, t, strict=True)), "GROUP_M": 8} for t in best])
+        configs = [{**dict(zip(tiles.KNOBS, t, strict=True)), "GROUP_M": 8} for t in best]
+        if schedule.region.graph.is_dynamic:
+            return listed(configs)
+
+        def refuse(config: Config) -> str:
+            chosen = {name: value for name, value in config if isinstance(value, int)}
+            return tiles.tile_gap([chosen[name] for name in tiles.KNOBS], schedule)
+
+        return listed(configs, tiles.VALUES, refuse)
 
     def estimate_us(self, schedule: GemmSchedule, config: Config) -> float:
         knobs = complete_knobs(self.configs(schedule), config)

@@ -11,18 +11,13 @@ from fuseplan.dtypes import FLOAT
 from fuseplan.engines.triton.body import Body, TileAxis, needed_for
 from fuseplan.engines.triton.kernel import Emitted, Kernel, ParamList
 from fuseplan.engines.triton.layout import is_adjacent
-from fuseplan.engines.triton.products.schedule import DotOperand, GemmSchedule
+from fuseplan.engines.triton.products.schedule import DotOperand, GemmSchedule, behind
 from fuseplan.engines.triton.products.views import TileBody
 from fuseplan.engines.triton.source import Entry, Function, KernelText, kernel_text, tuple_text
-from fuseplan.ir.region import Region
 
 _CONSTANTS = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
+Arguments = list[str | tuple[str, ...]]
 _JOIN_ELEMENTS = 8192  # of all parts that a program of the second kernel holds
-
-
-def behind(region: Region) -> list[int]:
-    """The matmuls, and values that reach a store without passing through one."""
-    return needed_for(region, [value for value, _ in region.stores], frozenset(region.anchors))
 
 
 class GemmEmitter:
@@ -50,7 +45,7 @@ class GemmEmitter:
         load_a, load_b = self._load("a", schedule.left), self._load("b", schedule.right)
         epilogue = self._epilogue((knobs["BLOCK_M"], knobs["BLOCK_N"] // self.split_n), is_mapped=self.is_mapped)
         extents = [*map(self._extent, "mnk")]
-        arguments = [*(f.params.names for f in (load_a, load_b, epilogue)), *extents]
+        arguments: Arguments = [*(f.params.names for f in (load_a, load_b, epilogue)), *extents]
         programs = self.schedule.batch * self._tiles()
         main = "tile_of_products"
         if knobs["PROGRAMS"]:
@@ -71,7 +66,7 @@ class GemmEmitter:
         keep = self._keep_parts(offset)
         steps = -(-schedule.k // (parts * knobs["BLOCK_K"]))
         extents = [*map(self._extent, "mnk"), self.params.number("n_part", steps * knobs["BLOCK_K"])]
-        arguments = [*(f.params.names for f in (load_a, load_b, keep)), *extents]
+        arguments: Arguments = [*(f.params.names for f in (load_a, load_b, keep)), *extents]
         constants = (*((c, knobs[c]) for c in _CONSTANTS), ("SPLIT_K", parts))
         functions = [load_a, load_b, self._zeros(), self._add_products(), keep]
         text = kernel_text(Entry("gemm", "part_of_products", arguments, constants), functions, self.params)
@@ -88,7 +83,7 @@ class GemmEmitter:
         block_n = min(64, max(16, 1 << (schedule.n - 1).bit_length()))
         block_m = max(1, min(16, _JOIN_ELEMENTS // (parts * block_n)))
         load, epilogue = self._load_parts(offset), self._epilogue((block_m, block_n), is_mapped=False, is_joined=True)
-        arguments = [load.params.names, epilogue.params.names, *map(self._extent, "mn")]
+        arguments: Arguments = [load.params.names, epilogue.params.names, *map(self._extent, "mn")]
         constants = (("BLOCK_M", block_m), ("BLOCK_N", block_n), ("SPLIT_K", parts))
         text = kernel_text(Entry("join", "joined_parts", arguments, constants), [load, epilogue], self.params)
         programs = schedule.batch * -(-schedule.m // block_m) * -(-schedule.n // block_n)

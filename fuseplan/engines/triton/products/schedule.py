@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fuseplan.codegen.triton_expr import FP8_TYPES
 from fuseplan.dtypes import BFLOAT16, FLOAT, HALF, DType
 from fuseplan.engines.triton.atomic import AtomicReductions
+from fuseplan.engines.triton.body import needed_for
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 
@@ -75,3 +76,8 @@ def dot_type(region: Region, anchor: int) -> DType:
 def contracted(region: Region, anchor: int) -> int:
     """K of a matmul."""
     return region.values[region.values[anchor].args[0]].dim[-1]
+
+
+def behind(region: Region) -> list[int]:
+    """The matmuls, and values that reach a store without passing through one."""
+    return needed_for(region, [value for value, _ in region.stores], frozenset(region.anchors))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from fuseplan.codegen.axes import MergedAxis, merge
 from fuseplan.engines.triton.body import TileAxis
-from fuseplan.engines.triton.products.schedule import DotOperand, GemmSchedule
+from fuseplan.engines.triton.products.schedule import DotOperand, GemmSchedule, behind
 from fuseplan.engines.triton.products.views import mapped_tile
 
 KNOBS = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages", "SPLIT_N", "SWAP", "MAPS", "PROGRAMS", "SPLIT_K")
@@ -29,17 +29,25 @@ _FLOAT_TILES = (
 _LEAST_TILE = (16, 32, 32, 4, 2, 1)  # where the operands of several products leave no room for another one
 # table: tiles through tensor maps, up to PROGRAMS
 _MAP_TILES = (
-    (128, 256, 64, 8, 3, 1, 0, 1, 1), (128, 256, 64, 8, 4, 2, 0, 1, 1), (128, 128, 64, 8, 4, 1, 0, 1, 1),
+    (128, 256, 64, 8, 3, 1, 0, 1, 1), (128, 256, 64, 8, 3, 2, 0, 1, 1), (128, 256, 64, 8, 4, 2, 0, 1, 1),
+    (128, 256, 64, 8, 3, 2, 0, 1, 0), (128, 128, 64, 8, 4, 1, 0, 1, 1),
     (128, 128, 64, 4, 3, 2, 0, 1, 0), (64, 128, 64, 4, 4, 1, 0, 1, 0), (64, 64, 128, 4, 5, 1, 0, 1, 0),
     (64, 256, 64, 4, 4, 1, 0, 1, 1),
     (16, 64, 256, 4, 4, 1, 1, 1, 0), (32, 64, 128, 4, 4, 1, 1, 1, 0), (64, 64, 128, 4, 4, 1, 1, 1, 0),
 )  # fmt: skip
+# table: values of knobs that a tuner tries
+VALUES = {
+    "BLOCK_M": (16, 32, 64, 128, 256), "BLOCK_N": (16, 32, 64, 128, 256), "BLOCK_K": (16, 32, 64, 128, 256),
+    "num_warps": (4, 8), "num_stages": (2, 3, 4, 5, 6, 7, 8), "SPLIT_N": (1, 2), "SWAP": (0, 1), "MAPS": (0, 1),
+    "PROGRAMS": (0, 1, 2), "SPLIT_K": (1, 2, 4, 8, 16, 32, 64, 128), "GROUP_M": (1, 2, 4, 8, 16, 32),
+}  # fmt: skip
 _ACCUMULATORS = 128 * 256  # elements of all accumulators of a program that its registers hold
+_FEW_VALUES = 3
 _MAX_PARTS, _LEAST_STEPS = 64, 4  # parts of K, and steps of each
 
 _TENSOR_CORE_GAIN = 11.0  # rate of half-type matrix units over float32 lanes, H100 and H200
-_L2_BYTES_PER_US = 40e3  # that a multiprocessor loads, H200
-_LAUNCH_US, _FILL_US, _STORE_BYTES_PER_US = 2.5, 1.2, 30e3  # of a kernel; of its first loads; of an epilogue
+_L2_BYTES_PER_US = 80e3  # that a multiprocessor loads, H200
+_LAUNCH_US, _FILL_US, _STORE_BYTES_PER_US = 2.5, 1.2, 100e3  # of a kernel; of its first loads; of an epilogue
 _RATES = ((256, 1.0), (128, 0.92), (64, 0.75), (32, 0.5), (16, 0.3))  # of matrix units, by columns of an instruction
 _MAX_RESIDENT, _SHARED_BYTES, _REGISTERS, _RESERVED = 8, 228 << 10, 65536, 1024
 
@@ -56,13 +64,26 @@ def candidates(schedule: GemmSchedule) -> list[Tile]:
 def _fitting(schedule: GemmSchedule) -> list[Tile]:
     tiles = _HALF_TILES if schedule.has_matrix_units else _FLOAT_TILES
     plain = [(*t, 0, 0, 0) for t in tiles]
-    mapped = [t for t in _MAP_TILES if can_map(t, schedule)]
+    mapped = [t for t in _MAP_TILES if can_map(t, schedule) and not (_is_heavy(schedule) and _fills_registers(t))]
     products, limit = len(schedule.pairs), schedule.device.shared_bytes or 99 * 1024
     fitting = [
         t for t in (mapped or plain)
         if gemm_shared_bytes(t, schedule) <= limit and (products == 1 or t[0] * t[1] * products <= _ACCUMULATORS)
     ]  # fmt: skip
     return [(*t, 1) for t in fitting] or [(*_LEAST_TILE, 0, 0, 0, 1)]
+
+
+def _fills_registers(tile: Tile) -> bool:
+    """Whether an epilogue on all columns at once has but few registers beside the sums."""
+    return tile[0] * tile[1] // (tile[3] * tile[5]) >= _ACCUMULATORS // 8
+
+
+def _is_heavy(schedule: GemmSchedule) -> bool:
+    """Whether the epilogue needs many registers: it folds tiles, or computes more than a few values."""
+    region = schedule.region
+    values = [region.values[i] for i in behind(region) if i not in region.anchors]
+    computed = [v for v in values if v.args and v.op != "cast" and schedule.is_tile(v.dim)]
+    return bool(region.reductions) or len(computed) > _FEW_VALUES
 
 
 def _splits(tile: Tile, schedule: GemmSchedule) -> list[Tile]:
@@ -76,6 +97,23 @@ def _splits(tile: Tile, schedule: GemmSchedule) -> list[Tile]:
         found.append((*tile[:5], 1, *tile[6:8], 0, parts))
         parts *= 2
     return found
+
+
+def tile_gap(tile: Tile, schedule: GemmSchedule) -> str:
+    """Why a tile does not work for a schedule; empty if it does."""
+    m, n, k, warps, parts = *tile[:4], tile[9]
+    needed, limit = gemm_shared_bytes(tile, schedule), schedule.device.shared_bytes or 99 * 1024
+    if needed > limit:
+        return f"its tiles take {needed} bytes of shared memory, a block has {limit}"
+    if m * n * len(schedule.pairs) > warps * _ACCUMULATORS // 8:
+        return f"{warps} warps do not hold {len(schedule.pairs)} x {m} x {n} sums"
+    if schedule.has_matrix_units and k < 16:
+        return "BLOCK_K is at least 16"
+    if tile[7] and not can_map(tile, schedule):
+        return "tensor maps do not reach its operands"
+    if parts > 1 and (parts * k > schedule.k or parts * schedule.batch * schedule.m * schedule.n >= 2**30):
+        return f"K does not have {parts} parts worth a program"
+    return ""
 
 
 def can_map(tile: Tile, schedule: GemmSchedule) -> bool:
@@ -104,7 +142,7 @@ def gemm_shared_bytes(tile: Tile, schedule: GemmSchedule) -> int:
     """Shared memory of a tile: load buffers, and beside them, where programs go on to a next tile, the stored one."""
     m, n, k, _, stages = tile[:5]
     loads = (len(schedule.left) * m * k + len(schedule.right) * k * n) * schedule.itemsize * stages
-    is_walking = len(tile) > 8 and tile[7] and tile[8]
+    is_walking = len(tile) > 8 and tile[8]
     return loads + (m * n // tile[5] * schedule.output_itemsize + 1024 if is_walking else 0)
 
 
