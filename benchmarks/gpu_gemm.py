@@ -27,12 +27,13 @@ from fuseplan.engines.triton.products.tiles import KNOBS
 from fuseplan.runtime.device import cuda_devices
 
 BF16, HALF, FLOAT = torch.bfloat16, torch.float16, torch.float32
+NAMES = (*KNOBS[:10], "GROUP_M", "FLOAT_PARTS")
 Tile = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A work and the configs that are timed beside the listed ones: values of KNOBS, then GROUP_M if it is not 8."""
+    """A work and configs that are timed beside the listed ones: values of NAMES, whose last two may be left out."""
 
     name: str
     make: Callable[[], Work]
@@ -89,7 +90,20 @@ def rows() -> Iterator[Row]:
     squares = [(128, 128, 64, w, s, h, 0, 1, p, 1) for w, s, h, p in ((8, 4, 1, 1), (4, 3, 2, 0), (4, 3, 2, 2))]
     yield Row("amax", lambda: works.matmul_amax(BF16), [*halves, *squares])
     yield Row("bias gelu, two outputs", lambda: works.matmul_bias_gelu(BF16), [halves[0], halves[2], *squares])
-    yield product(2048, 4096, 1024, dtype=FLOAT, turned=False)
+    cut = [(m, n, k, w, s, 1, 0, 0, 0, p, 8, 1) for m, n, k, w, s, p in
+           ((128, 128, 32, 8, 3, 1), (64, 128, 32, 4, 3, 1), (128, 64, 32, 4, 3, 1), (128, 128, 64, 8, 2, 1),
+            (64, 64, 32, 4, 3, 1), (64, 128, 32, 4, 4, 1))]  # fmt: skip
+    plain = [
+        (m, n, k, w, s, 1, 0, 0, 0, 1)
+        for m, n, k, w, s in (
+            (128, 128, 16, 8, 3),
+            (64, 128, 16, 4, 3),
+            (128, 128, 32, 8, 3),
+            (64, 128, 16, 8, 3),
+            (64, 64, 16, 4, 4),
+        )
+    ]
+    yield product(2048, 4096, 1024, *cut, *plain, dtype=FLOAT, turned=False)
 
 
 def odd_rows() -> Iterator[Row]:
@@ -107,8 +121,8 @@ def odd_rows() -> Iterator[Row]:
 
 
 def knobs_of(tile: Tile) -> dict[str, int]:
-    group = tile[len(KNOBS)] if len(tile) > len(KNOBS) else 8
-    return {**dict(zip(KNOBS, tile, strict=False)), "GROUP_M": group}
+    """Knobs of a tile; GROUP_M is 8 and FLOAT_PARTS 0 where they are left out."""
+    return dict(zip(NAMES, (*tile, *(8, 0)[len(tile) - 10 :]), strict=True))
 
 
 class Built:
@@ -123,7 +137,7 @@ class Built:
         wanted = [e.knobs for e in listed[1:num_listed]] + [knobs_of(t) for t in row.tiles]
         for knobs in {str(sorted(k.items())): k for k in wanted}.values():
             graph, pack, out = self.work.build(handle)
-            label = ",".join(str(knobs.get(name)) for name in (*KNOBS, "GROUP_M"))
+            label = ",".join(str(knobs.get(name)) for name in NAMES)
             try:
                 graph.create_execution_plan(ENGINE.engine_ids[0], knobs)
             except Exception as problem:  # a tile that does not fit this work

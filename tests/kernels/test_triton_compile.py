@@ -229,7 +229,10 @@ def test_build_gives_launches_with_patches_of_every_operand() -> None:
     assert main.kind is LaunchKind.CUDA and main.artifact is not None and main.artifact.kind == "cubin"
     assert main.artifact.arch == "sm_90" and main.artifact.data[:4] == b"\x7fELF"
     assert [p.slot for p in main.patches] == [0, 1, 2, 3, 4, 5]
-    assert [p.kind for p in main.patches] == [PatchKind.POINTER] * 2 + [PatchKind.SCALAR] + [PatchKind.POINTER] * 3
+    moved, address = PatchKind.TENSOR_MAP, PatchKind.POINTER
+    assert [p.kind for p in main.patches] == [moved, moved, PatchKind.SCALAR, address, address, address]
+    loose = TritonEngine().build(region, made.device(90), (), aligned=False)
+    assert [p.kind for p in loose.launches[1].patches] == [address] * 2 + [PatchKind.SCALAR] + [address] * 3
     assert built.alignments == (16, 16, 1, 16, 16, 16)
     assert main.symbol.encode() in main.artifact.data
 

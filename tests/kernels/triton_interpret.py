@@ -123,9 +123,30 @@ def _mend_splat() -> None:
     interpreter.InterpreterBuilder.create_splat = create_splat
 
 
+@functools.cache
+def _mend_dot() -> None:
+    """Let products of bfloat16 tiles widen them; the interpreter multiplies their bits."""
+    from triton.language import core
+    from triton.runtime import interpreter
+
+    original = interpreter.InterpreterBuilder.create_dot
+
+    def widened(x: Any) -> Any:
+        bits = x.data.astype(np.uint32) << 16
+        return interpreter.TensorHandle(bits.view(np.float32), core.float32)
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        if a.dtype == core.bfloat16:
+            a, b = widened(a), widened(b)
+        return original(self, a, b, *rest)
+
+    interpreter.InterpreterBuilder.create_dot = create_dot
+
+
 def stand_in(module: ModuleType) -> None:
     """NumPy in place of libdevice in a module of generated or kernel source."""
     _mend_splat()
+    _mend_dot()
     names = ("exp", "log", "log1p", "sin", "cos", "tan", "tanh", "rint", "fmod")
     functions: dict[str, Any] = {name: getattr(np, name) for name in names}
     functions["pow"] = np.power

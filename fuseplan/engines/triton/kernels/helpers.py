@@ -71,3 +71,35 @@ def columns_half(x, HALF: tl.constexpr):
     """The left (0) or the right (1) half of a tile's columns."""
     left, right = tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
     return left if HALF == 0 else right
+
+
+@triton.jit
+def bfloat16_parts(x):
+    """Three bfloat16 numbers whose sum is a float32 number: 8 of its 24 bits each; NaN and infinities are in the first.
+
+    Exact above 2**-109; smaller numbers lose what lies below 2**-133.
+    """
+    first = (x.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
+    first = tl.where(x == x, first, x)
+    rest = x - first
+    rest = tl.where(rest == rest, rest, 0.0)
+    second = (rest.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
+    return first.to(tl.bfloat16), second.to(tl.bfloat16), (rest - second).to(tl.bfloat16)
+
+
+@triton.jit
+def dot_of_parts(a, b):
+    """a b for float32 tiles, on matrix units for bfloat16.
+
+    Left out are products of parts below 2**-23 of the whole. Small parts are added up first and apart: matrix units
+    cut off what an addition cannot hold. An infinity times a part that is 0 is NaN there, and rightly infinite in
+    the product of the first parts.
+    """
+    a1, a2, a3 = bfloat16_parts(a)
+    b1, b2, b3 = bfloat16_parts(b)
+    small = tl.dot(a3, b1)
+    small = tl.dot(a1, b3, small)
+    small = tl.dot(a2, b2, small)
+    small = tl.dot(a2, b1, small)
+    small = tl.dot(a1, b2, small)
+    return tl.dot(a1, b1) + tl.where(small == small, small, 0.0)

@@ -176,9 +176,12 @@ class GemmEmitter:
         function, left = Function(self.params, "add_products"), self.schedule.left
         dots = []
         for number, (a, b) in enumerate(self.schedule.pairs):
-            precision = ', input_precision="ieee"' if left[a].dtype is FLOAT else ""
             tiles = f"tl.trans(b[{b}]), tl.trans(a[{a}])" if self.is_swapped else f"a[{a}], b[{b}]"
-            dots.append(f"tl.dot({tiles}, acc[{number}]{precision})")
+            precision = ', input_precision="ieee"' if left[a].dtype is FLOAT else ""
+            if precision and self.knobs["FLOAT_PARTS"]:
+                dots.append(f"acc[{number}] + dot_of_parts({tiles})")
+            else:
+                dots.append(f"tl.dot({tiles}, acc[{number}]{precision})")
         function.out.line(f"return {tuple_text(dots)}")
         return function
 

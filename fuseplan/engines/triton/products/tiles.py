@@ -1,6 +1,7 @@
 """Tiles of products, and what one costs: the choice of a config without timing.
 
-A tile is (BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, SPLIT_N, SWAP, MAPS, PROGRAMS, SPLIT_K). SWAP computes
+A tile is (BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, SPLIT_N, SWAP, MAPS, PROGRAMS, SPLIT_K,
+FLOAT_PARTS). SWAP computes
 the transposed product, whose rows are the columns of the result: matrix units take at least 64 rows, but as few as
 16 columns. MAPS moves tiles through tensor maps. PROGRAMS is how many programs of a multiprocessor walk over all
 tiles; with 0 each tile has its own. SPLIT_K parts of K have programs of their own, and a second kernel joins them.
@@ -15,7 +16,19 @@ from fuseplan.engines.triton.body import TileAxis
 from fuseplan.engines.triton.products.schedule import DotOperand, GemmSchedule, behind
 from fuseplan.engines.triton.products.views import mapped_tile
 
-KNOBS = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages", "SPLIT_N", "SWAP", "MAPS", "PROGRAMS", "SPLIT_K")
+KNOBS = (
+    "BLOCK_M",
+    "BLOCK_N",
+    "BLOCK_K",
+    "num_warps",
+    "num_stages",
+    "SPLIT_N",
+    "SWAP",
+    "MAPS",
+    "PROGRAMS",
+    "SPLIT_K",
+    "FLOAT_PARTS",
+)
 Tile = Sequence[int]
 
 # table: tiles through pointers, large first
@@ -24,7 +37,11 @@ _HALF_TILES = (
     (64, 128, 64, 4, 4, 1), (64, 64, 64, 4, 4, 1), (32, 64, 128, 4, 4, 1), (16, 64, 128, 4, 4, 1),
 )  # fmt: skip
 _FLOAT_TILES = (
-    (64, 128, 16, 8, 3, 1), (64, 64, 16, 4, 3, 1), (32, 64, 32, 4, 3, 1), (32, 32, 32, 4, 3, 1), (16, 32, 32, 4, 3, 1)
+    (128, 128, 16, 8, 3, 1), (64, 128, 16, 4, 3, 1), (64, 64, 16, 4, 3, 1), (32, 64, 32, 4, 3, 1),
+    (32, 32, 32, 4, 3, 1), (16, 32, 32, 4, 3, 1),
+)  # fmt: skip
+_FLOAT_PART_TILES = (  # table: of float32 operands in parts
+    (128, 128, 32, 8, 3, 1), (64, 128, 32, 4, 3, 1), (64, 64, 32, 4, 3, 1), (32, 64, 32, 4, 3, 1)
 )  # fmt: skip
 _LEAST_TILE = (16, 32, 32, 4, 2, 1)  # where the operands of several products leave no room for another one
 # table: tiles through tensor maps, up to PROGRAMS
@@ -40,12 +57,14 @@ VALUES = {
     "BLOCK_M": (16, 32, 64, 128, 256), "BLOCK_N": (16, 32, 64, 128, 256), "BLOCK_K": (16, 32, 64, 128, 256),
     "num_warps": (4, 8), "num_stages": (2, 3, 4, 5, 6, 7, 8), "SPLIT_N": (1, 2), "SWAP": (0, 1), "MAPS": (0, 1),
     "PROGRAMS": (0, 1, 2), "SPLIT_K": (1, 2, 4, 8, 16, 32, 64, 128), "GROUP_M": (1, 2, 4, 8, 16, 32),
+    "FLOAT_PARTS": (0, 1),
 }  # fmt: skip
 _ACCUMULATORS = 128 * 256  # elements of all accumulators of a program that its registers hold
 _FEW_VALUES = 3
 _MAX_PARTS, _LEAST_STEPS = 64, 4  # parts of K, and steps of each
 
 _TENSOR_CORE_GAIN = 11.0  # rate of half-type matrix units over float32 lanes, H100 and H200
+_PARTS_GAIN = 1.2  # the same for float32 operands in parts: six products, and cutting
 _L2_BYTES_PER_US = 80e3  # that a multiprocessor loads, H200
 _LAUNCH_US, _FILL_US, _STORE_BYTES_PER_US = 2.5, 1.2, 100e3  # of a kernel; of its first loads; of an epilogue
 _RATES = ((256, 1.0), (128, 0.92), (64, 0.75), (32, 0.5), (16, 0.3))  # of matrix units, by columns of an instruction
@@ -62,15 +81,19 @@ def candidates(schedule: GemmSchedule) -> list[Tile]:
 
 
 def _fitting(schedule: GemmSchedule) -> list[Tile]:
-    tiles = _HALF_TILES if schedule.has_matrix_units else _FLOAT_TILES
-    plain = [(*t, 0, 0, 0) for t in tiles]
-    mapped = [t for t in _MAP_TILES if can_map(t, schedule) and not (_is_heavy(schedule) and _fills_registers(t))]
+    if schedule.has_matrix_units:
+        plain = [(*t, 0, 0, 0, 1, 0) for t in _HALF_TILES]
+    else:
+        plain = [(*t, 0, 0, 0, 1, 1) for t in _FLOAT_PART_TILES] + [(*t, 0, 0, 0, 1, 0) for t in _FLOAT_TILES]
+    mapped = [
+        (*t, 1, 0) for t in _MAP_TILES if can_map(t, schedule) and not (_is_heavy(schedule) and _fills_registers(t))
+    ]
     products, limit = len(schedule.pairs), schedule.device.shared_bytes or 99 * 1024
     fitting = [
         t for t in (mapped or plain)
         if gemm_shared_bytes(t, schedule) <= limit and (products == 1 or t[0] * t[1] * products <= _ACCUMULATORS)
     ]  # fmt: skip
-    return [(*t, 1) for t in fitting] or [(*_LEAST_TILE, 0, 0, 0, 1)]
+    return [*fitting] or [(*_LEAST_TILE, 0, 0, 0, 1, 0)]
 
 
 def _fills_registers(tile: Tile) -> bool:
@@ -94,7 +117,7 @@ def _splits(tile: Tile, schedule: GemmSchedule) -> list[Tile]:
     while parts <= min(_MAX_PARTS, steps // _LEAST_STEPS) and parts * size < 2**30:
         if programs * parts > 2 * schedule.device.sm_count:
             break
-        found.append((*tile[:5], 1, *tile[6:8], 0, parts))
+        found.append((*tile[:5], 1, *tile[6:8], 0, parts, tile[10]))
         parts *= 2
     return found
 
@@ -141,7 +164,8 @@ def _axis(place: int, extent: int) -> TileAxis:
 def gemm_shared_bytes(tile: Tile, schedule: GemmSchedule) -> int:
     """Shared memory of a tile: load buffers, and beside them, where programs go on to a next tile, the stored one."""
     m, n, k, _, stages = tile[:5]
-    loads = (len(schedule.left) * m * k + len(schedule.right) * k * n) * schedule.itemsize * stages
+    parts = 3 * 2 * k * (m + n) if len(tile) > 10 and tile[10] else 0
+    loads = parts + (len(schedule.left) * m * k + len(schedule.right) * k * n) * schedule.itemsize * stages
     is_walking = len(tile) > 8 and tile[8]
     return loads + (m * n // tile[5] * schedule.output_itemsize + 1024 if is_walking else 0)
 
@@ -152,7 +176,7 @@ def _num_tiles(tile: Tile, schedule: GemmSchedule) -> int:
 
 def tile_us(tile: Tile, schedule: GemmSchedule) -> float:
     """Expected time of all launches of a tile's kernels."""
-    m, n, k, programs_per_sm, parts = *tile[:3], *tile[8:]
+    m, n, k, programs_per_sm, parts = *tile[:3], *tile[8:10]
     products, device = len(schedule.pairs), schedule.device
     sms = max(1, device.sm_count)
     resident = _resident(tile, schedule)
@@ -179,12 +203,13 @@ def _matrix_us(tile: Tile, schedule: GemmSchedule) -> float:
     """Time of the products of one step of a tile on one multiprocessor."""
     m, n, k, _, _, _, is_swapped = tile[:7]
     peak = schedule.device.peak_gflops * 1e3 / max(1, schedule.device.sm_count)  # operations a microsecond
-    if not schedule.has_matrix_units:
+    if not schedule.has_matrix_units and not tile[10]:
         return 2.0 * m * n * k * len(schedule.pairs) / (0.5 * peak)
     width = m if is_swapped else n
     rate = next((r for columns, r in _RATES if width >= columns), _RATES[-1][1])
     height = max(64, n if is_swapped else m)
-    return 2.0 * height * width * k * len(schedule.pairs) / (peak * _TENSOR_CORE_GAIN * rate)
+    gain = _TENSOR_CORE_GAIN if schedule.has_matrix_units else _PARTS_GAIN
+    return 2.0 * height * width * k * len(schedule.pairs) / (peak * gain * rate)
 
 
 def _resident(tile: Tile, schedule: GemmSchedule) -> int:
