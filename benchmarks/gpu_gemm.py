@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -203,26 +205,43 @@ def measure(built: Built) -> list[dict[str, Any]]:
     return lines
 
 
+def go_on(args: argparse.Namespace, first: int, problem: Exception) -> None:
+    """Start again behind a row whose failure may have broken the device's context."""
+    print(f"stopped before row {first}: {type(problem).__name__}: {str(problem)[:300]}", flush=True)
+    row = [args.row] if args.row else []
+    options = ["--out", str(args.out), "--listed", str(args.listed), "--without-odd", "--first", str(first)]
+    os.execv(sys.executable, [sys.executable, "-m", "benchmarks.gpu_gemm", *row, *options])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("row", nargs="?", default="")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--listed", type=int, default=3, help="plans of the list that are timed")
     parser.add_argument("--without-odd", action="store_true")
+    parser.add_argument("--first", type=int, default=0, help="rows that an earlier run has measured")
     args = parser.parse_args()
-    handle, start = cudnn.create_handle(), time.monotonic()
+    handle, start, found = cudnn.create_handle(), time.monotonic(), args.out / "gpu_gemm.json"
+    args.out.mkdir(parents=True, exist_ok=True)
     timed = [Built(r, handle, args.listed) for r in rows() if args.row in r.name]
     checked = [] if args.without_odd else [Built(r, handle, 2) for r in odd_rows() if args.row in r.name]
     work = [c for b in (*timed, *checked) for c in b.compilations()]
     ENGINE.compile_ahead(work, cuda_devices()[0], start + 150)
     print(f"{len(work)} plans compiled after {time.monotonic() - start:.0f} s", flush=True)
-    lines = [line for b in checked for line in check(b)]
-    wrong = sum(not r["rel_err"] < MAX_ERROR for r in lines)
-    print(f"{len(lines)} plans of odd extents checked, {wrong} wrong", flush=True)
-    for b in timed:
-        lines += measure(b)
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "gpu_gemm.json").write_text(json.dumps(lines, indent=1))
+    lines: list[dict[str, Any]] = json.loads(found.read_text()) if args.first else []
+    done = 0
+    try:
+        lines += [line for b in checked for line in check(b)]
+        if checked:
+            wrong = sum(not r["rel_err"] < MAX_ERROR for r in lines)
+            print(f"{len(lines)} plans of odd extents checked, {wrong} wrong", flush=True)
+        for done, b in enumerate(timed[args.first :], args.first + 1):
+            lines += measure(b)
+            found.write_text(json.dumps(lines, indent=1))
+            print(f"row {done}, {b.row.name}, after {time.monotonic() - start:.0f} s", flush=True)
+    except Exception as problem:
+        found.write_text(json.dumps(lines, indent=1))
+        go_on(args, done, problem)
     print(f"done after {time.monotonic() - start:.0f} s")
     for r in lines:
         if "us" in r:
