@@ -29,13 +29,13 @@ from fuseplan.engines.triton.products.tiles import KNOBS
 from fuseplan.runtime.device import cuda_devices
 
 BF16, HALF, FLOAT = torch.bfloat16, torch.float16, torch.float32
-NAMES = (*KNOBS[:10], "GROUP_M", "FLOAT_PARTS")
+NAMES = (*KNOBS[:10], "GROUP_M", "FLOAT_PARTS", "SHARED_TAIL")
 Tile = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A work and configs that are timed beside the listed ones: values of NAMES, whose last two may be left out."""
+    """A work and configs that are timed beside the listed ones: values of NAMES, whose last three may be left out."""
 
     name: str
     make: Callable[[], Work]
@@ -65,8 +65,9 @@ def rows() -> Iterator[Row]:
     yield product(8192, 5120, 17408, *large, iters=4)
     yield product(4096, 4096, 4096, *large)
     yield product(4096, 4096, 4096, *large[:3], turned=False)
-    yield product(2048, 6144, 7168, *large)
-    yield product(512, 33792, 7168, *large, (*WIDE, 4))
+    shared = [(128, 256, 64, 8, s, 2, 0, 1, 1, 1, g, 0, 1) for s, g in ((3, 8), (4, 8), (4, 16), (4, 4))]
+    yield product(2048, 6144, 7168, *large, *shared)
+    yield product(512, 33792, 7168, *large, (*WIDE, 4), *shared)
     small = [(64, 64, 128, 4, s, 1, 0, 1, 0, p) for s, p in ((5, 1), (4, 1), (4, 2), (6, 1))]
     yield product(128, 3072, 3584, *small, (64, 128, 64, 4, 5, 1, 0, 1, 0, 1), swapped(64, 64, 128, 5),
                   swapped(32, 128, 64, 6), (128, 64, 64, 4, 6, 1, 0, 1, 0, 2))  # fmt: skip
@@ -114,6 +115,9 @@ def odd_rows() -> Iterator[Row]:
         (64, 64, 64, 4, 3, 1, 0, 1, 0, 1), (64, 64, 64, 4, 3, 2, 0, 1, 1, 1), (64, 64, 64, 4, 3, 1, 0, 1, 0, 4),
         (16, 64, 64, 4, 3, 1, 1, 1, 1, 1), (32, 64, 64, 4, 3, 1, 1, 1, 0, 2), (64, 64, 64, 4, 3, 1, 0, 0, 1, 2),
     ]  # fmt: skip
+    tail = (128, 128, 64, 8, 3, 2, 0, 1, 1, 1, 8, 0, 1)
+    yield product(1000, 8200, 2504, tail, turned=False)
+    yield product(1000, 20000, 1784, tail)
     for m, k, n, turned in ((200, 328, 136, True), (131, 512, 72, False), (1, 264, 520, True), (1000, 2056, 8, False)):
         yield product(m, k, n, *ways, turned=turned)
         yield product(m, k, n, *ways, turned=turned, dtype=HALF)
@@ -123,8 +127,8 @@ def odd_rows() -> Iterator[Row]:
 
 
 def knobs_of(tile: Tile) -> dict[str, int]:
-    """Knobs of a tile; GROUP_M is 8 and FLOAT_PARTS 0 where they are left out."""
-    return dict(zip(NAMES, (*tile, *(8, 0)[len(tile) - 10 :]), strict=True))
+    """Knobs of a tile; GROUP_M is 8, FLOAT_PARTS and SHARED_TAIL are 0 where they are left out."""
+    return dict(zip(NAMES, (*tile, *(8, 0, 0)[len(tile) - 10 :]), strict=True))
 
 
 class Built:

@@ -17,7 +17,7 @@ from fuseplan.engines.triton import support
 from fuseplan.engines.triton.engine import ENGINE
 from fuseplan.engines.triton.knobs import complete_knobs
 from fuseplan.engines.triton.products.schedule import GemmSchedule
-from fuseplan.engines.triton.products.tiles import gemm_shared_bytes
+from fuseplan.engines.triton.products.tiles import Tile, gemm_shared_bytes
 from fuseplan.errors import ArgumentError, cudnnGraphNotSupportedError
 from fuseplan.ir.region import Cost, Region, Role, Value
 from fuseplan.runtime.device import Device
@@ -232,7 +232,7 @@ def test_tiles_fit_the_shared_memory_of_small_chips(region: Region) -> None:
     assert not isinstance(found, Support) and isinstance(found[1], GemmSchedule)
     for config in ENGINE.knobs(region, device).configs():
         k = dict(config)
-        tile = (k["BLOCK_M"], k["BLOCK_N"], k["BLOCK_K"], k["num_warps"], k["num_stages"])
+        tile = Tile(k["BLOCK_M"], k["BLOCK_N"], k["BLOCK_K"], k["num_warps"], k["num_stages"])
         assert gemm_shared_bytes(tile, found[1]) <= device.shared_bytes
 
 

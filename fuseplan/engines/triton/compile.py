@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from fuseplan import settings
-from fuseplan.engines.triton.kernel import Kernel, ParamKind
+from fuseplan.engines.triton.kernel import Kernel
 from fuseplan.errors import ToolchainError
 from fuseplan.runtime import artifacts, folders, forks, supply
 from fuseplan.runtime.launch import Artifact
@@ -100,7 +100,7 @@ def compilation(kernel: Kernel, sm: int, *, aligned: bool) -> Compilation:
     """What to compile for a kernel on an architecture; `aligned` promises 16-byte addresses of tensors."""
     promises = []
     for position, param in enumerate(kernel.params):
-        multiple = gcd(16, param.value) if param.kind is ParamKind.POINTER and aligned else param.multiple
+        multiple = gcd(16, param.value) if param.is_address and aligned else param.multiple
         if multiple > 1:
             promises.append((position, multiple))
     signature = tuple((p.name, p.type) for p in kernel.params) + tuple((c, "constexpr") for c, _ in kernel.constants)

@@ -81,6 +81,7 @@ class Kernel:
         function: name of the function in `source`
         params: runtime parameters, in the order of the signature
         constants: compile-time parameters, after the runtime ones
+        is_cooperative: its programs wait for each other, so all of them must be on the device at once
     """
 
     function: str
@@ -90,6 +91,7 @@ class Kernel:
     grid: int
     num_warps: int
     num_stages: int = 3
+    is_cooperative: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from fuseplan.engines.base import Executable
 from fuseplan.engines.triton.compile import Box, Compiled, compilation, compile_kernel
 from fuseplan.engines.triton.kernel import Emitted, Fill, Kernel, ParamKind, TileView
 from fuseplan.ir.region import Region, Role
-from fuseplan.runtime.launch import Launch, LaunchKind, Patch, PatchKind, TensorMap
+from fuseplan.runtime.launch import Attribute, Launch, LaunchKind, Patch, PatchKind, TensorMap
 
 # table: bytes of a parameter by its signature type, and how a number of that type is packed
 _SIZES = {"i32": (4, "<i"), "i64": (8, "<q"), "fp32": (4, "<f"), "fp64": (8, "<d"),
@@ -32,7 +32,9 @@ def assemble(region: Region, emitted: Emitted, sm: int, *, aligned: bool) -> Exe
     alignments: tuple[int, ...] = ()
     if aligned:
         alignments = tuple(1 if o.role is Role.SCALAR else 16 for o in region.operands)
-    return Executable(tuple(launches), emitted.scratch_bytes, alignments, _shown_source(region, emitted))
+    scratch_alignment = 16 if aligned else 8
+    source = _shown_source(region, emitted)
+    return Executable(tuple(launches), emitted.scratch_bytes, alignments, source, scratch_alignment)
 
 
 def _shown_source(region: Region, emitted: Emitted) -> str:
@@ -132,4 +134,5 @@ def _kernel_launch(kernel: Kernel, compiled: Compiled) -> Launch:
         block=(32 * compiled.num_warps, 1, 1),
         shared_bytes=compiled.shared_bytes,
         label=kernel.function,
+        attributes=((Attribute.COOPERATIVE, (1,)),) if kernel.is_cooperative else (),
     )

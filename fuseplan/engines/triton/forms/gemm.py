@@ -46,19 +46,19 @@ class GemmForm:
 
     def configs(self, schedule: GemmSchedule) -> KnobSpace:
         best = tiles.candidates(schedule)[:_MAX_CONFIGS]
-        configs = [{**dict(zip(tiles.KNOBS, t, strict=True)), "GROUP_M": 8} for t in best]
+        configs = [{**t.knobs, "GROUP_M": 8} for t in best]
         if schedule.region.graph.is_dynamic:
             return listed(configs)
 
         def refuse(config: Config) -> str:
             chosen = {name: value for name, value in config if isinstance(value, int)}
-            return tiles.tile_gap([chosen[name] for name in tiles.KNOBS], schedule)
+            return tiles.tile_gap(tiles.Tile.of(chosen), schedule)
 
         return listed(configs, tiles.VALUES, refuse)
 
     def estimate_us(self, schedule: GemmSchedule, config: Config) -> float:
         knobs = complete_knobs(self.configs(schedule), config)
-        return tiles.tile_us([knobs[name] for name in tiles.KNOBS], schedule)
+        return tiles.tile_us(tiles.Tile.of(knobs), schedule)
 
     def notes(self, schedule: GemmSchedule, config: Config) -> frozenset[str]:
         operands = (*schedule.left, *schedule.right)

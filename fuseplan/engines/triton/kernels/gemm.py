@@ -90,24 +90,15 @@ def sums_over(  # table
 
 
 @triton.jit
-def work_on(  # table
-    tile, a_params, b_params, params, n_m, n_n, n_k,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    SPLIT_N: tl.constexpr, INDEX_BITS: tl.constexpr,
+def finish_tile(  # table
+    params, acc, b, m, m0, n0, n_m, n_n, pid_m, pid_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_N: tl.constexpr, index: tl.constexpr,
 ):  # fmt: skip
-    """One tile from its loads to its stores.
+    """The epilogue of a tile.
 
-    With SPLIT_N = 2 the epilogue runs on one half of the columns after the other, which halves its registers and
-    its staging in shared memory.
+    With SPLIT_N = 2 it runs on one half of the columns after the other, which halves its registers and its staging
+    in shared memory.
     """
-    index: tl.constexpr = tl.int64 if INDEX_BITS == 64 else tl.int32
-    tiles_m, tiles_n = tl.cdiv(n_m, BLOCK_M), tl.cdiv(n_n, BLOCK_N)
-    b = (tile // (tiles_m * tiles_n)).to(index)
-    pid_m, pid_n = place_of(tile % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP_M)
-    m0, n0 = pid_m * BLOCK_M, pid_n * BLOCK_N
-    m = (m0 + tl.arange(0, BLOCK_M))[:, None].to(index)
-    n = (n0 + tl.arange(0, BLOCK_N))[None, :].to(index)
-    acc = sums_over(0, n_k, a_params, b_params, b, m, n, m0, n0, n_m, n_n, BLOCK_M, BLOCK_N, BLOCK_K, index)
     for PART in tl.static_range(SPLIT_N):
         n0_part = n0 + PART * (BLOCK_N // SPLIT_N)
         n = (n0_part + tl.arange(0, BLOCK_N // SPLIT_N))[None, :].to(index)
@@ -116,6 +107,24 @@ def work_on(  # table
             params, acc, b, m, n, m0, n0_part, m < n_m, n < n_n, pid_m == 0, n_first,
             BLOCK_M, BLOCK_N // SPLIT_N, PART, SPLIT_N,
         )  # fmt: skip
+
+
+@triton.jit
+def work_on(  # table
+    tile, a_params, b_params, params, n_m, n_n, n_k,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    SPLIT_N: tl.constexpr, INDEX_BITS: tl.constexpr,
+):  # fmt: skip
+    """One tile from its loads to its stores."""
+    index: tl.constexpr = tl.int64 if INDEX_BITS == 64 else tl.int32
+    tiles_m, tiles_n = tl.cdiv(n_m, BLOCK_M), tl.cdiv(n_n, BLOCK_N)
+    b = (tile // (tiles_m * tiles_n)).to(index)
+    pid_m, pid_n = place_of(tile % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP_M)
+    m0, n0 = pid_m * BLOCK_M, pid_n * BLOCK_N
+    m = (m0 + tl.arange(0, BLOCK_M))[:, None].to(index)
+    n = (n0 + tl.arange(0, BLOCK_N))[None, :].to(index)
+    acc = sums_over(0, n_k, a_params, b_params, b, m, n, m0, n0, n_m, n_n, BLOCK_M, BLOCK_N, BLOCK_K, index)
+    finish_tile(params, acc, b, m, m0, n0, n_m, n_n, pid_m, pid_n, BLOCK_M, BLOCK_N, SPLIT_N, index)
 
 
 @triton.jit
@@ -143,6 +152,94 @@ def tiles_of_products(  # table
             tile, a_params, b_params, params, n_m, n_n, n_k,
             BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, SPLIT_N, INDEX_BITS,
         )  # fmt: skip
+
+
+@triton.jit
+def keep_shared(parts_params, acc, slot, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Store the sums of a whole tile over some of K in a slot of scratch."""
+    parts = parts_params[0]
+    place = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    tl.store(parts + slot * (BLOCK_M * BLOCK_N) + place, acc[0])
+
+
+@triton.jit
+def shared_sums(  # table
+    parts_params, acc, first, last, step, PART: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """One half of the columns of a tile, with those of every `step`-th slot added."""
+    parts = parts_params[0]
+    place = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + PART * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)[None, :]
+    x = columns_part(acc[0], PART, 2)
+    for slot in range(first, last, step):
+        x += tl.load(parts + slot * (BLOCK_M * BLOCK_N) + place, cache_modifier=".cg")
+    return (x,)
+
+
+@triton.jit
+def finish_shared(  # table
+    parts_params, params, acc, first, last, step, b, m, m0, n0, n_m, n_n, pid_m, pid_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, index: tl.constexpr,
+):  # fmt: skip
+    """`finish_tile` for a tile some of whose sums are in slots."""
+    for PART in tl.static_range(2):
+        half = shared_sums(parts_params, acc, first, last, step, PART, BLOCK_M, BLOCK_N)
+        n0_part = n0 + PART * (BLOCK_N // 2)
+        n = (n0_part + tl.arange(0, BLOCK_N // 2))[None, :].to(index)
+        n_first = (pid_n == 0) & (PART == 0)
+        epilogue(params, half, b, m, n, m0, n0_part, m < n_m, n < n_n, pid_m == 0, n_first, BLOCK_M, BLOCK_N // 2, 0, 1)
+
+
+@triton.jit
+def share_of_products(  # table
+    a_params, b_params, parts_params, params, flags, n_m, n_n, n_k, n_whole, n_groups, n_tiles, n_shares,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    SPLIT_N: tl.constexpr, INDEX_BITS: tl.constexpr,
+):  # fmt: skip
+    """As `tiles_of_products` for `n_whole` tiles that keep all programs busy; the rest is shared.
+
+    Each of `n_groups` groups of `n_shares` programs has `n_tiles` of the other tiles, whose ranges of K stand in one
+    row that is cut into equal shares. So few places of K are read at a time, and the L2 serves most of it. A share ends
+    one tile, whose sums it keeps and announces in a flag, and begins a next one, which it finishes: it adds what the
+    others kept, in order. All programs are on the device at once; flags are 0 at the start; SPLIT_N is 2.
+    """
+    for tile in tl.range(tl.program_id(0), n_whole, tl.num_programs(0), flatten=True):
+        work_on(
+            tile, a_params, b_params, params, n_m, n_n, n_k,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, SPLIT_N, INDEX_BITS,
+        )  # fmt: skip
+    index: tl.constexpr = tl.int64 if INDEX_BITS == 64 else tl.int32
+    tiles_m, tiles_n, steps = tl.cdiv(n_m, BLOCK_M), tl.cdiv(n_n, BLOCK_N), tl.cdiv(n_k, BLOCK_K)
+    group, share = tl.program_id(0) % n_groups, tl.program_id(0) // n_groups
+    start, end = share * n_tiles * steps // n_shares, (share + 1) * n_tiles * steps // n_shares
+    for piece in range(2):
+        number = start // steps + piece
+        first, last = tl.maximum(start - number * steps, 0), tl.minimum(end - number * steps, steps)
+        if (share < n_shares) & (first < last):
+            tile = n_whole + group + n_groups * number
+            b = (tile // (tiles_m * tiles_n)).to(index)
+            pid_m, pid_n = place_of(tile % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP_M)
+            m0, n0 = pid_m * BLOCK_M, pid_n * BLOCK_N
+            m = (m0 + tl.arange(0, BLOCK_M))[:, None].to(index)
+            n = (n0 + tl.arange(0, BLOCK_N))[None, :].to(index)
+            acc = sums_over(
+                first * BLOCK_K, tl.minimum(last * BLOCK_K, n_k), a_params, b_params, b, m, n, m0, n0, n_m, n_n,
+                BLOCK_M, BLOCK_N, BLOCK_K, index,
+            )  # fmt: skip
+            flag = flags + group + n_groups * number
+            if first > 0:
+                keep_shared(parts_params, acc, tl.program_id(0), BLOCK_M, BLOCK_N)
+                tl.debug_barrier()
+                tl.atomic_add(flag, 1, sem="release")
+            else:
+                beyond = (number + 1) * n_shares // n_tiles
+                beyond += (beyond * n_tiles * steps // n_shares < (number + 1) * steps).to(tl.int32)
+                while tl.atomic_add(flag, 0, sem="acquire") < beyond - share - 1:
+                    pass
+                tl.debug_barrier()
+                finish_shared(
+                    parts_params, params, acc, tl.program_id(0) + n_groups, beyond * n_groups + group, n_groups,
+                    b, m, m0, n0, n_m, n_n, pid_m, pid_n, BLOCK_M, BLOCK_N, index,
+                )  # fmt: skip
 
 
 @triton.jit

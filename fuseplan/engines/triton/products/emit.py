@@ -9,9 +9,10 @@ from fuseplan.codegen import triton_expr as expr
 from fuseplan.codegen.axes import MergedAxis, effective_stride, merge
 from fuseplan.dtypes import FLOAT
 from fuseplan.engines.triton.body import Body, TileAxis, needed_for
-from fuseplan.engines.triton.kernel import Emitted, Kernel, ParamList
+from fuseplan.engines.triton.kernel import Emitted, Fill, Kernel, ParamList
 from fuseplan.engines.triton.layout import is_adjacent
 from fuseplan.engines.triton.products.schedule import DotOperand, GemmSchedule, behind
+from fuseplan.engines.triton.products.tiles import Shares, Tile, shares_of
 from fuseplan.engines.triton.products.views import TileBody
 from fuseplan.engines.triton.source import Entry, Function, KernelText, kernel_text, tuple_text
 
@@ -29,11 +30,17 @@ class GemmEmitter:
         self.params, rank = ParamList(region), len(region.domain)
         self.batch = merge(region, range(rank - 2))
         self.is_swapped, self.is_mapped = bool(knobs["SWAP"]), bool(knobs["MAPS"])
+        self.shares = shares_of(Tile.of(knobs), schedule) if knobs["SHARED_TAIL"] else None
         self.split_n = 1 if self.is_swapped or knobs["SPLIT_K"] > 1 else knobs["SPLIT_N"]
 
     def emit(self) -> Emitted:
         """The kernels, with others for addresses that tensor maps do not take."""
-        steps = self._split() if self.knobs["SPLIT_K"] > 1 else self.schedule.reductions.around(self._whole())
+        if self.knobs["SPLIT_K"] > 1:
+            steps = self._split()
+        elif self.shares is not None:
+            steps = self._shared(self.shares)
+        else:
+            steps = self.schedule.reductions.around(self._whole())
         if not self.is_mapped:
             return steps
         plain = {**self.knobs, "MAPS": 0}
@@ -56,6 +63,59 @@ class GemmEmitter:
         functions = [load_a, load_b, self._zeros(), self._add_products(), epilogue]
         text = kernel_text(Entry("gemm", main, arguments, constants), functions, self.params)
         return self._kernel("gemm", text, programs)
+
+    def _shared(self, shares: Shares) -> Emitted:
+        """One kernel whose programs share the tiles of the last wave."""
+        schedule, knobs, params = self.schedule, self.knobs, self.params
+        load_a, load_b = self._load("a", schedule.left), self._load("b", schedule.right)
+        epilogue = self._epilogue((knobs["BLOCK_M"], knobs["BLOCK_N"] // self.split_n), is_mapped=self.is_mapped)
+        flags = -(-schedule.reductions.scratch_bytes // 16) * 16
+        words = shares.groups * shares.tiles
+        offset = flags + -(-words // 4) * 16
+        keep, add = self._keep_shared(offset), self._shared_sums(offset)
+        arguments: Arguments = [load_a.params.names, load_b.params.names, keep.params.names, epilogue.params.names]
+        arguments += [params.scratch(flags, "i32"), *map(self._extent, "mnk")]
+        numbers = {
+            "n_whole": shares.whole,
+            "n_groups": shares.groups,
+            "n_tiles": shares.tiles,
+            "n_shares": shares.shares,
+        }
+        arguments += [params.number(name, value, "i32") for name, value in numbers.items()]
+        constants = (*((c, knobs[c]) for c in _CONSTANTS), ("SPLIT_N", self.split_n))
+        functions = [load_a, load_b, self._zeros(), self._add_products(), keep, add, epilogue]
+        text = kernel_text(Entry("gemm", "share_of_products", arguments, constants), functions, params)
+        programs = max(1, schedule.device.sm_count)
+        kernel = replace(self._kernel("gemm", text, programs), is_cooperative=True)
+        around = schedule.reductions.around(kernel)
+        size = 4 * programs * len(schedule.pairs) * knobs["BLOCK_M"] * knobs["BLOCK_N"]
+        return Emitted((Fill(-1, flags, 0, words), *around.steps), offset + size)
+
+    def _slot(self, params: ParamList, number: int, offset: int) -> str:
+        """Address of one product's sums in a slot."""
+        products = len(self.schedule.pairs)
+        return f"{params.scratch(offset, 'fp32')} + (slot * {products} + {number}) * (BLOCK_M * BLOCK_N)"
+
+    def _keep_shared(self, offset: int) -> Function:
+        function = Function(self.params, "keep_shared", "parts_params")
+        function.out.line("place = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]")
+        for number in range(len(self.schedule.pairs)):
+            function.out.line(f"tl.store({self._slot(function.params, number, offset)} + place, acc[{number}])")
+        return function
+
+    def _shared_sums(self, offset: int) -> Function:
+        function, products = Function(self.params, "shared_sums", "parts_params"), range(len(self.schedule.pairs))
+        out = function.out
+        out.line("columns = PART * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)[None, :]")
+        out.line("place = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + columns")
+        for number in products:
+            out.line(f"x{number} = columns_part(acc[{number}], PART, 2)")
+        with out.indent("for slot in range(first, last, step):"):
+            for number in products:
+                address = self._slot(function.params, number, offset)
+                out.line(f'x{number} += tl.load({address} + place, cache_modifier=".cg")')
+        out.line(f"return {tuple_text([f'x{number}' for number in products])}")
+        return function
 
     def _split(self) -> Emitted:
         """A kernel that sums over parts of K, and one that adds these sums up and has the epilogue."""

@@ -1,35 +1,65 @@
-"""Tiles of products, and what one costs: the choice of a config without timing.
-
-A tile is (BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, SPLIT_N, SWAP, MAPS, PROGRAMS, SPLIT_K,
-FLOAT_PARTS). SWAP computes
-the transposed product, whose rows are the columns of the result: matrix units take at least 64 rows, but as few as
-16 columns. MAPS moves tiles through tensor maps. PROGRAMS is how many programs of a multiprocessor walk over all
-tiles; with 0 each tile has its own. SPLIT_K parts of K have programs of their own, and a second kernel joins them.
-"""
+"""Tiles of products, and what one costs: the choice of a config without timing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from fuseplan.codegen.axes import MergedAxis, merge
 from fuseplan.engines.triton.body import TileAxis
 from fuseplan.engines.triton.products.schedule import DotOperand, GemmSchedule, behind
 from fuseplan.engines.triton.products.views import mapped_tile
 
-KNOBS = (
-    "BLOCK_M",
-    "BLOCK_N",
-    "BLOCK_K",
-    "num_warps",
-    "num_stages",
-    "SPLIT_N",
-    "SWAP",
-    "MAPS",
-    "PROGRAMS",
-    "SPLIT_K",
-    "FLOAT_PARTS",
-)
-Tile = Sequence[int]
+
+class Tile(NamedTuple):
+    """The knobs of products but for GROUP_M.
+
+    Args:
+        split_n: parts of the columns on which the epilogue runs one after another
+        swap: whether the transposed product is computed: matrix units take at least 64 rows, but as few as 16 columns
+        maps: whether tiles come and go through tensor maps
+        programs: of a multiprocessor, that walk over all tiles; with 0 each tile has its own program
+        split_k: parts of K that have programs of their own; a second kernel joins them
+        float_parts: whether float32 operands are cut in three bfloat16 parts, whose products are as exact
+        shared_tail: whether programs share the tiles that would not keep all of them busy
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_warps: int
+    num_stages: int
+    split_n: int = 1
+    swap: int = 0
+    maps: int = 0
+    programs: int = 0
+    split_k: int = 1
+    float_parts: int = 0
+    shared_tail: int = 0
+
+    @property
+    def knobs(self) -> dict[str, int]:
+        return dict(zip(KNOBS, self, strict=True))
+
+    @classmethod
+    def of(cls, knobs: Mapping[str, int]) -> Tile:
+        """The tile of a config."""
+        return cls(*(knobs[name] for name in KNOBS))
+
+
+KNOBS = tuple([name if name.startswith("num_") else name.upper() for name in Tile._fields])
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How programs share the tiles that are left behind `whole` ones: see `kernels/gemm.py`."""
+
+    whole: int
+    groups: int
+    tiles: int
+    shares: int
+
 
 # table: tiles through pointers, large first
 _HALF_TILES = (
@@ -43,7 +73,7 @@ _FLOAT_TILES = (
 _FLOAT_PART_TILES = (  # table: of float32 operands in parts
     (128, 128, 32, 8, 3, 1), (64, 128, 32, 4, 3, 1), (64, 64, 32, 4, 3, 1), (32, 64, 32, 4, 3, 1)
 )  # fmt: skip
-_LEAST_TILE = (16, 32, 32, 4, 2, 1)  # where the operands of several products leave no room for another one
+_LEAST_TILE = Tile(16, 32, 32, 4, 2)  # where the operands of several products leave no room for another one
 # table: tiles through tensor maps, up to PROGRAMS
 _MAP_TILES = (
     (128, 256, 64, 8, 3, 1, 0, 1, 1), (128, 256, 64, 8, 3, 2, 0, 1, 1), (128, 256, 64, 8, 4, 2, 0, 1, 1),
@@ -57,10 +87,11 @@ VALUES = {
     "BLOCK_M": (16, 32, 64, 128, 256), "BLOCK_N": (16, 32, 64, 128, 256), "BLOCK_K": (16, 32, 64, 128, 256),
     "num_warps": (4, 8), "num_stages": (2, 3, 4, 5, 6, 7, 8), "SPLIT_N": (1, 2), "SWAP": (0, 1), "MAPS": (0, 1),
     "PROGRAMS": (0, 1, 2), "SPLIT_K": (1, 2, 4, 8, 16, 32, 64, 128), "GROUP_M": (1, 2, 4, 8, 16, 32),
-    "FLOAT_PARTS": (0, 1),
+    "FLOAT_PARTS": (0, 1), "SHARED_TAIL": (0, 1),
 }  # fmt: skip
 _ACCUMULATORS = 128 * 256  # elements of all accumulators of a program that its registers hold
 _FEW_VALUES = 3
+_MAX_GROUP, _LEAST_SHARED, _LEAST_SAVING, _SHARE_US = 32, 32, 0.05, 3.0  # of shared tiles: see `shares_of`
 _MAX_PARTS, _LEAST_STEPS = 64, 4  # parts of K, and steps of each
 
 _TENSOR_CORE_GAIN = 11.0  # rate of half-type matrix units over float32 lanes, H100 and H200
@@ -75,30 +106,30 @@ def candidates(schedule: GemmSchedule) -> list[Tile]:
     """All tiles that fit a schedule, cheapest first; for all extents, those near one size."""
     if schedule.region.graph.is_dynamic:
         wanted = (16384 if schedule.has_matrix_units else 4096) // len(schedule.pairs)
-        return sorted(_fitting(schedule), key=lambda t: abs(t[0] * t[1] - wanted))
+        return sorted(_fitting(schedule), key=lambda t: abs(t.block_m * t.block_n - wanted))
     found = [split for tile in _fitting(schedule) for split in _splits(tile, schedule)]
     return sorted(found, key=lambda t: tile_us(t, schedule))
 
 
 def _fitting(schedule: GemmSchedule) -> list[Tile]:
     if schedule.has_matrix_units:
-        plain = [(*t, 0, 0, 0, 1, 0) for t in _HALF_TILES]
+        plain = [Tile(*t) for t in _HALF_TILES]
     else:
-        plain = [(*t, 0, 0, 0, 1, 1) for t in _FLOAT_PART_TILES] + [(*t, 0, 0, 0, 1, 0) for t in _FLOAT_TILES]
-    mapped = [
-        (*t, 1, 0) for t in _MAP_TILES if can_map(t, schedule) and not (_is_heavy(schedule) and _fills_registers(t))
-    ]
+        plain = [Tile(*t, float_parts=1) for t in _FLOAT_PART_TILES] + [Tile(*t) for t in _FLOAT_TILES]
+    mapped = [t for t in (Tile(*made) for made in _MAP_TILES) if can_map(t, schedule)]
+    lean = [t for t in mapped if not (_is_heavy(schedule) and _fills_registers(t))]
     products, limit = len(schedule.pairs), schedule.device.shared_bytes or 99 * 1024
     fitting = [
-        t for t in (mapped or plain)
-        if gemm_shared_bytes(t, schedule) <= limit and (products == 1 or t[0] * t[1] * products <= _ACCUMULATORS)
+        t for t in (lean or plain)
+        if gemm_shared_bytes(t, schedule) <= limit
+        and (products == 1 or t.block_m * t.block_n * products <= _ACCUMULATORS)
     ]  # fmt: skip
-    return [*fitting] or [(*_LEAST_TILE, 0, 0, 0, 1, 0)]
+    return fitting or [_LEAST_TILE]
 
 
 def _fills_registers(tile: Tile) -> bool:
     """Whether an epilogue on all columns at once has but few registers beside the sums."""
-    return tile[0] * tile[1] // (tile[3] * tile[5]) >= _ACCUMULATORS // 8
+    return tile.block_m * tile.block_n // (tile.num_warps * tile.split_n) >= _ACCUMULATORS // 8
 
 
 def _is_heavy(schedule: GemmSchedule) -> bool:
@@ -110,31 +141,50 @@ def _is_heavy(schedule: GemmSchedule) -> bool:
 
 
 def _splits(tile: Tile, schedule: GemmSchedule) -> list[Tile]:
-    """A tile with every number of parts of K that may pay."""
-    programs, steps = _num_tiles(tile, schedule), -(-schedule.k // tile[2])
+    """A tile with every number of parts of K that may pay, and with a shared tail where it may."""
+    programs, steps = _num_tiles(tile, schedule), -(-schedule.k // tile.block_k)
     found, parts = [tile], 2
+    if shares_of(tile, schedule) is not None:
+        found.append(tile._replace(shared_tail=1))
     size = schedule.batch * schedule.m * schedule.n * len(schedule.pairs)
     while parts <= min(_MAX_PARTS, steps // _LEAST_STEPS) and parts * size < 2**30:
         if programs * parts > 2 * schedule.device.sm_count:
             break
-        found.append((*tile[:5], 1, *tile[6:8], 0, parts, tile[10]))
+        found.append(tile._replace(split_n=1, programs=0, split_k=parts))
         parts *= 2
     return found
 
 
+def shares_of(tile: Tile, schedule: GemmSchedule) -> Shares | None:
+    """How the tiles of the last wave are shared; None where that saves little or is not possible."""
+    programs, tiles = schedule.device.sm_count, _num_tiles(tile, schedule)
+    steps, left = -(-schedule.k // tile.block_k), tiles % programs
+    if (tile.programs, tile.split_n, tile.split_k, tile.swap) != (1, 2, 1, 0) or not left or steps < _LEAST_SHARED:
+        return None
+    step_us, best, least = step_us_of(tile, schedule), None, (1 - _LEAST_SAVING) * steps
+    for group in range(1, min(left, _MAX_GROUP) + 1):
+        shares = programs // (left // group)
+        if left % group or shares <= group:
+            continue
+        length = steps * group / shares + shares * _SHARE_US / step_us
+        if length < least:
+            best, least = Shares(tiles - left, left // group, group, shares), length
+    return best
+
+
 def tile_gap(tile: Tile, schedule: GemmSchedule) -> str:
     """Why a tile does not work for a schedule; empty if it does."""
-    m, n, k, warps, parts = *tile[:4], tile[9]
     needed, limit = gemm_shared_bytes(tile, schedule), schedule.device.shared_bytes or 99 * 1024
     if needed > limit:
         return f"its tiles take {needed} bytes of shared memory, a block has {limit}"
-    if m * n * len(schedule.pairs) > warps * _ACCUMULATORS // 8:
-        return f"{warps} warps do not hold {len(schedule.pairs)} x {m} x {n} sums"
-    if schedule.has_matrix_units and k < 16:
-        return "BLOCK_K is at least 16"
-    if tile[7] and not can_map(tile, schedule):
+    if tile.block_m * tile.block_n * len(schedule.pairs) > tile.num_warps * _ACCUMULATORS // 8:
+        return f"{tile.num_warps} warps do not hold {len(schedule.pairs)} x {tile.block_m} x {tile.block_n} sums"
+    if tile.maps and not can_map(tile, schedule):
         return "tensor maps do not reach its operands"
-    if parts > 1 and (parts * k > schedule.k or parts * schedule.batch * schedule.m * schedule.n >= 2**30):
+    if tile.shared_tail and shares_of(tile, schedule) is None:
+        return "there is no tail worth sharing"
+    parts = tile.split_k
+    if parts > 1 and (parts * tile.block_k > schedule.k or parts * schedule.batch * schedule.m * schedule.n >= 2**30):
         return f"K does not have {parts} parts worth a program"
     return ""
 
@@ -146,7 +196,6 @@ def can_map(tile: Tile, schedule: GemmSchedule) -> bool:
         return False
     rank = len(region.domain)
     batch = TileAxis("b", merge(region, range(rank - 2)))
-    m, n, k = tile[:3]
     left = [batch, _axis(rank - 2, schedule.m), _axis(rank - 1, schedule.k)]
     right = [batch, _axis(rank - 2, schedule.k), _axis(rank - 1, schedule.n)]
 
@@ -154,7 +203,9 @@ def can_map(tile: Tile, schedule: GemmSchedule) -> bool:
         loaded = [region.operand_of[o.value] for o in operands if region.values[o.value].op == "load"]
         return all(mapped_tile(region.operands[number], axes, sides) is not None for number in loaded)
 
-    return is_mapped(schedule.left, left, (m, k)) and is_mapped(schedule.right, right, (k, n))
+    return is_mapped(schedule.left, left, (tile.block_m, tile.block_k)) and is_mapped(
+        schedule.right, right, (tile.block_k, tile.block_n)
+    )
 
 
 def _axis(place: int, extent: int) -> TileAxis:
@@ -163,58 +214,70 @@ def _axis(place: int, extent: int) -> TileAxis:
 
 def gemm_shared_bytes(tile: Tile, schedule: GemmSchedule) -> int:
     """Shared memory of a tile: load buffers, and beside them, where programs go on to a next tile, the stored one."""
-    m, n, k, _, stages = tile[:5]
-    parts = 3 * 2 * k * (m + n) if len(tile) > 10 and tile[10] else 0
-    loads = parts + (len(schedule.left) * m * k + len(schedule.right) * k * n) * schedule.itemsize * stages
-    is_walking = len(tile) > 8 and tile[8]
-    return loads + (m * n // tile[5] * schedule.output_itemsize + 1024 if is_walking else 0)
+    m, n, k = tile[:3]
+    loads = (len(schedule.left) * m * k + len(schedule.right) * k * n) * schedule.itemsize * tile.num_stages
+    parts = 3 * 2 * k * (m + n) if tile.float_parts else 0
+    stored = m * n // tile.split_n * schedule.output_itemsize + 1024 if tile.programs else 0
+    return loads + parts + stored
 
 
 def _num_tiles(tile: Tile, schedule: GemmSchedule) -> int:
-    return schedule.batch * -(-schedule.m // tile[0]) * -(-schedule.n // tile[1])
+    return schedule.batch * -(-schedule.m // tile.block_m) * -(-schedule.n // tile.block_n)
 
 
 def tile_us(tile: Tile, schedule: GemmSchedule) -> float:
     """Expected time of all launches of a tile's kernels."""
-    m, n, k, programs_per_sm, parts = *tile[:3], *tile[8:10]
+    m, n, parts = tile.block_m, tile.block_n, tile.split_k
     products, device = len(schedule.pairs), schedule.device
-    sms = max(1, device.sm_count)
-    resident = _resident(tile, schedule)
-    if programs_per_sm:
-        resident = min(resident, programs_per_sm)
+    sms, resident = max(1, device.sm_count), _resident(tile, schedule)
+    if tile.programs:
+        resident = min(resident, tile.programs)
     programs = _num_tiles(tile, schedule) * parts
-    steps = -(-schedule.k // (k * parts))
-    step_us = max(_matrix_us(tile, schedule), (m + n) * k * schedule.itemsize / _L2_BYTES_PER_US)
+    steps = -(-schedule.k // (tile.block_k * parts))
     rounds = -(-programs // (sms * resident))
-    busiest = min(-(-programs // sms), rounds * resident)  # programs of a multiprocessor one after another
-    epilogue_us = products * m * n * 4 / _STORE_BYTES_PER_US
-    hidden = 0.3 if resident > 1 else 1.0
-    work_us = busiest * (steps * step_us + hidden * epilogue_us) + _FILL_US * (1 if programs_per_sm else rounds)
+    busiest: float = min(-(-programs // sms), rounds * resident)  # programs of a multiprocessor one after another
+    shares = shares_of(tile, schedule) if tile.shared_tail else None
+    launches = 1 + len(schedule.reductions.accumulators)
+    work_us = 0.0
+    if shares is not None:
+        busiest = shares.whole // sms + shares.tiles / shares.shares
+        launches, work_us = launches + 1, _SHARE_US * shares.shares
+    epilogue_us = products * m * n * 4 / _STORE_BYTES_PER_US * (0.3 if resident > 1 else 1.0)
+    work_us += busiest * (steps * step_us_of(tile, schedule) + epilogue_us) + _FILL_US * (
+        1 if tile.programs else rounds
+    )
     cost = schedule.region.cost
     memory_us = (cost.read_bytes + cost.write_bytes) / (device.memory_gbps * 1e3)
-    join_us = _LAUNCH_US * len(schedule.reductions.accumulators)
+    join_us = 0.0
     if parts > 1:
         size = 4.0 * products * schedule.batch * schedule.m * schedule.n * parts
-        join_us += _LAUNCH_US + 2 * size / (_L2_BYTES_PER_US * sms)
-    return _LAUNCH_US + max(work_us, memory_us + _FILL_US) + join_us
+        launches, join_us = launches + 1, 2 * size / (_L2_BYTES_PER_US * sms)
+    return launches * _LAUNCH_US + max(work_us, memory_us + _FILL_US) + join_us
+
+
+def step_us_of(tile: Tile, schedule: GemmSchedule) -> float:
+    """Time of one step along K of a tile."""
+    loads = (tile.block_m + tile.block_n) * tile.block_k * schedule.itemsize
+    return max(_matrix_us(tile, schedule), loads / _L2_BYTES_PER_US)
 
 
 def _matrix_us(tile: Tile, schedule: GemmSchedule) -> float:
     """Time of the products of one step of a tile on one multiprocessor."""
-    m, n, k, _, _, _, is_swapped = tile[:7]
+    m, n, k = tile[:3]
     peak = schedule.device.peak_gflops * 1e3 / max(1, schedule.device.sm_count)  # operations a microsecond
-    if not schedule.has_matrix_units and not tile[10]:
+    if not schedule.has_matrix_units and not tile.float_parts:
         return 2.0 * m * n * k * len(schedule.pairs) / (0.5 * peak)
-    width = m if is_swapped else n
+    width = m if tile.swap else n
     rate = next((r for columns, r in _RATES if width >= columns), _RATES[-1][1])
-    height = max(64, n if is_swapped else m)
+    height = max(64, n if tile.swap else m)
     gain = _TENSOR_CORE_GAIN if schedule.has_matrix_units else _PARTS_GAIN
     return 2.0 * height * width * k * len(schedule.pairs) / (peak * gain * rate)
 
 
 def _resident(tile: Tile, schedule: GemmSchedule) -> int:
     """Programs that a multiprocessor holds at once."""
-    m, n, _, warps = tile[:4]
     shared = gemm_shared_bytes(tile, schedule) + _RESERVED
-    registers = 32 * warps * min(255, 48 + m * n * len(schedule.pairs) // (32 * warps))
+    threads = 32 * tile.num_warps
+    sums = tile.block_m * tile.block_n * len(schedule.pairs) // threads
+    registers = threads * min(255, 48 + sums)
     return max(1, min(_MAX_RESIDENT, _SHARED_BYTES // shared, _REGISTERS // registers))

@@ -1,0 +1,61 @@
+"""Every way of computing products (tensor maps, walking programs, parts of K, swapped, shared tail) on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fuseplan.dtypes import BFLOAT16, FLOAT, HALF, DType
+from fuseplan.engines.base import Support
+from fuseplan.engines.triton.engine import ENGINE
+from fuseplan.ir.region import Region
+from fuseplan.runtime.device import cuda_devices
+from tests.kernels import triton_cases as made
+from tests.kernels import triton_gemm_interpreted as ways
+from tests.kernels.test_triton_gpu import run_checked
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not cuda_devices(), reason="no CUDA device")]
+REGIONS = [ways.plain, ways.batched, ways.in_front, ways.one_row, ways.shared]
+TILE = {**ways.TILE, "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "num_warps": 4, "num_stages": 3}
+
+
+@pytest.mark.parametrize("way", ways.WAYS)
+@pytest.mark.parametrize("make", REGIONS)
+def test_region_matches_float64(make: Callable[[], Region], way: str) -> None:
+    run_checked(make(), tuple({**TILE, **ways.WAYS[way]}.items()))
+
+
+def long(m: int, n: int, k: int, dtype: DType) -> Region:
+    """A product of long sums, with a bias, the maximum of it and two outputs."""
+    d = made.Draft(2)
+    product = d.op("add", d.op("matmul", d.load((m, k), dtype), d.load((k, n), dtype, (1, k))), d.load((1, n), FLOAT))
+    d.store(product)
+    d.store(d.op("cast", product, dtype=dtype))
+    d.store(d.op("reduce", d.op("abs", product), mode="max", axes=(0, 1)))
+    return d.region()
+
+
+@pytest.mark.parametrize("shape", [(1024, 1000, 4104), (1000, 2504, 8200), (1000, 1784, 20000)])
+@pytest.mark.parametrize("dtype", [BFLOAT16, HALF])
+def test_tiles_of_the_last_wave_are_shared(shape: tuple[int, int, int], dtype: DType) -> None:
+    region, device = long(*shape, dtype), cuda_devices()[0]
+    tile = {**TILE, "BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8, "SPLIT_N": 2, "PROGRAMS": 1}
+    config = tuple({**tile, "SHARED_TAIL": 1}.items())
+    found = ENGINE.match(region, device)
+    assert not isinstance(found, Support)
+    assert any(getattr(step, "is_cooperative", False) for step in found[0].emit(found[1], config).steps)
+    run_checked(region, config)
+
+
+def float_product(m: int, n: int, k: int) -> Region:
+    d = made.Draft(2)
+    d.store(d.op("matmul", d.load((m, k), FLOAT), d.load((k, n), FLOAT)))
+    return d.region()
+
+
+@pytest.mark.parametrize("parts", [0, 1])
+def test_float_products_are_as_exact_as_float32(parts: int) -> None:
+    tile = {**TILE, "MAPS": 0, "FLOAT_PARTS": parts}
+    for shape in ((200, 136, 1000), (65, 33, 129)):
+        run_checked(float_product(*shape), tuple(tile.items()))
