@@ -77,10 +77,11 @@ _LEAST_TILE = Tile(16, 32, 32, 4, 2)  # where the operands of several products l
 # table: tiles through tensor maps, up to PROGRAMS
 _MAP_TILES = (
     (128, 256, 64, 8, 3, 1, 0, 1, 1), (128, 256, 64, 8, 3, 2, 0, 1, 1), (128, 256, 64, 8, 4, 2, 0, 1, 1),
-    (128, 256, 64, 8, 3, 2, 0, 1, 0), (128, 128, 64, 8, 4, 1, 0, 1, 1),
-    (128, 128, 64, 4, 3, 2, 0, 1, 0), (64, 128, 64, 4, 4, 1, 0, 1, 0), (64, 64, 128, 4, 5, 1, 0, 1, 0),
-    (64, 256, 64, 4, 4, 1, 0, 1, 1),
-    (16, 64, 256, 4, 4, 1, 1, 1, 0), (32, 64, 128, 4, 4, 1, 1, 1, 0), (64, 64, 128, 4, 4, 1, 1, 1, 0),
+    (128, 128, 64, 8, 4, 1, 0, 1, 1), (128, 128, 64, 4, 3, 2, 0, 1, 0), (128, 256, 64, 8, 3, 2, 0, 1, 0),
+    (128, 128, 64, 8, 4, 1, 0, 1, 0), (64, 128, 64, 4, 4, 1, 0, 1, 0), (64, 128, 128, 4, 4, 1, 0, 1, 0),
+    (64, 64, 128, 4, 6, 1, 0, 1, 0), (64, 64, 128, 4, 5, 1, 1, 1, 0), (64, 64, 64, 4, 4, 1, 0, 1, 0),
+    (16, 64, 128, 4, 8, 1, 1, 1, 0), (16, 64, 256, 4, 4, 1, 1, 1, 0), (32, 64, 128, 4, 6, 1, 1, 1, 0),
+    (32, 64, 64, 4, 4, 1, 1, 1, 0),
 )  # fmt: skip
 # table: values of knobs that a tuner tries
 VALUES = {
@@ -94,9 +95,11 @@ _FEW_VALUES = 3
 _MAX_GROUP, _LEAST_SHARED, _LEAST_SAVING, _SHARE_US = 32, 32, 0.05, 3.0  # of shared tiles: see `shares_of`
 _MAX_PARTS, _LEAST_STEPS = 64, 4  # parts of K, and steps of each
 
-_TENSOR_CORE_GAIN = 11.0  # rate of half-type matrix units over float32 lanes, H100 and H200
+_TENSOR_CORE_GAIN = 12.0  # rate of half-type matrix units over float32 lanes, H100 and H200
 _PARTS_GAIN = 1.2  # the same for float32 operands in parts: six products, and cutting
-_L2_BYTES_PER_US = 80e3  # that a multiprocessor loads, H200
+_L2_BYTES_PER_US = 110e3  # that a multiprocessor loads, H200
+_STEP_US = 0.03  # of a step along K, whatever it does
+_OUTSIDE = 4  # a row outside of a tensor map costs the copy engine this many times one inside
 _LAUNCH_US, _FILL_US, _STORE_BYTES_PER_US = 2.5, 1.2, 100e3  # of a kernel; of its first loads; of an epilogue
 _RATES = ((256, 1.0), (128, 0.92), (64, 0.75), (32, 0.5), (16, 0.3))  # of matrix units, by columns of an instruction
 _MAX_RESIDENT, _SHARED_BYTES, _REGISTERS, _RESERVED = 8, 228 << 10, 65536, 1024
@@ -117,13 +120,8 @@ def _fitting(schedule: GemmSchedule) -> list[Tile]:
     else:
         plain = [Tile(*t, float_parts=1) for t in _FLOAT_PART_TILES] + [Tile(*t) for t in _FLOAT_TILES]
     mapped = [t for t in (Tile(*made) for made in _MAP_TILES) if can_map(t, schedule)]
-    lean = [t for t in mapped if not (_is_heavy(schedule) and _fills_registers(t))]
-    products, limit = len(schedule.pairs), schedule.device.shared_bytes or 99 * 1024
-    fitting = [
-        t for t in (lean or plain)
-        if gemm_shared_bytes(t, schedule) <= limit
-        and (products == 1 or t.block_m * t.block_n * products <= _ACCUMULATORS)
-    ]  # fmt: skip
+    lean = [t for t in mapped if not (_is_heavy(schedule) and (t.programs or _fills_registers(t)))]
+    fitting = [t for t in lean or plain if not tile_gap(t, schedule)]
     return fitting or [_LEAST_TILE]
 
 
@@ -247,7 +245,8 @@ def tile_us(tile: Tile, schedule: GemmSchedule) -> float:
         1 if tile.programs else rounds
     )
     cost = schedule.region.cost
-    memory_us = (cost.read_bytes + cost.write_bytes) / (device.memory_gbps * 1e3)
+    reach = min(1.0, programs / sms)  # of the memory's rate: few programs do not have enough loads under way
+    memory_us = (cost.read_bytes + cost.write_bytes) / (device.memory_gbps * 1e3 * reach)
     join_us = 0.0
     if parts > 1:
         size = 4.0 * products * schedule.batch * schedule.m * schedule.n * parts
@@ -257,8 +256,10 @@ def tile_us(tile: Tile, schedule: GemmSchedule) -> float:
 
 def step_us_of(tile: Tile, schedule: GemmSchedule) -> float:
     """Time of one step along K of a tile."""
-    loads = (tile.block_m + tile.block_n) * tile.block_k * schedule.itemsize
-    return max(_matrix_us(tile, schedule), loads / _L2_BYTES_PER_US)
+    m, n = min(tile.block_m, schedule.m), min(tile.block_n, schedule.n)
+    outside = (tile.block_m - m + tile.block_n - n) * (_OUTSIDE if tile.maps else 0)
+    loads = (m + n + outside) * tile.block_k * schedule.itemsize
+    return _STEP_US + max(_matrix_us(tile, schedule), loads / _L2_BYTES_PER_US)
 
 
 def _matrix_us(tile: Tile, schedule: GemmSchedule) -> float:
