@@ -98,6 +98,7 @@ _MAX_PARTS, _LEAST_STEPS = 64, 4  # parts of K, and steps of each
 _TENSOR_CORE_GAIN = 12.0  # rate of half-type matrix units over float32 lanes, H100 and H200
 _PARTS_GAIN = 1.2  # the same for float32 operands in parts: six products, and cutting
 _L2_BYTES_PER_US = 110e3  # that a multiprocessor loads, H200
+_NOT_HIDDEN = 0.25  # of the shorter one of memory time and work
 _STEP_US = 0.03  # of a step along K, whatever it does
 _OUTSIDE = 4  # a row outside of a tensor map costs the copy engine this many times one inside
 _LAUNCH_US, _FILL_US, _STORE_BYTES_PER_US = 2.5, 1.2, 100e3  # of a kernel; of its first loads; of an epilogue
@@ -251,7 +252,8 @@ def tile_us(tile: Tile, schedule: GemmSchedule) -> float:
     if parts > 1:
         size = 4.0 * products * schedule.batch * schedule.m * schedule.n * parts
         launches, join_us = launches + 1, 2 * size / (_L2_BYTES_PER_US * sms)
-    return launches * _LAUNCH_US + max(work_us, memory_us + _FILL_US) + join_us
+    both = (work_us, memory_us + _FILL_US)
+    return launches * _LAUNCH_US + max(both) + _NOT_HIDDEN * min(both) + join_us
 
 
 def step_us_of(tile: Tile, schedule: GemmSchedule) -> float:
