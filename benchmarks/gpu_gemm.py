@@ -52,8 +52,7 @@ def product(
 
 
 WIDE, WIDE_HALVES = (128, 256, 64, 8, 3, 1, 0, 1, 1, 1), (128, 256, 64, 8, 4, 2, 0, 1, 1, 1)
-SQUARE, SMALL = (128, 128, 64, 8, 4, 1, 0, 1, 1, 1), (64, 64, 128, 4, 5, 1, 0, 1, 0, 1)
-POINTERS = (128, 256, 64, 8, 3, 2, 0, 0, 0, 1)
+SQUARE = (128, 128, 64, 8, 4, 1, 0, 1, 1, 1)
 
 
 def swapped(m: int, n: int, k: int, stages: int, parts: int = 1, warps: int = 4) -> Tile:
@@ -61,52 +60,30 @@ def swapped(m: int, n: int, k: int, stages: int, parts: int = 1, warps: int = 4)
 
 
 def rows() -> Iterator[Row]:
-    large = (WIDE, (*WIDE, 16), WIDE_HALVES, (*WIDE[:8], 0, 1), SQUARE, POINTERS)
+    two = (128, 128, 64, 4, 3, 2, 0, 1, 0, 1)
+    large = ((*WIDE, 16), WIDE_HALVES, SQUARE, two)
     yield product(8192, 5120, 17408, *large, iters=4)
     yield product(4096, 4096, 4096, *large)
-    yield product(4096, 4096, 4096, *large[:3], turned=False)
+    yield product(4096, 4096, 4096, turned=False)
     shared = [(128, 256, 64, 8, s, 2, 0, 1, 1, 1, g, 0, 1) for s, g in ((3, 8), (4, 8), (4, 16), (4, 4))]
     yield product(2048, 6144, 7168, *large, *shared)
-    yield product(512, 33792, 7168, *large, (*WIDE, 4), *shared)
-    small = [(64, 64, 128, 4, s, 1, 0, 1, 0, p) for s, p in ((5, 1), (4, 1), (4, 2), (6, 1))]
-    yield product(128, 3072, 3584, *small, (64, 128, 64, 4, 5, 1, 0, 1, 0, 1), swapped(64, 64, 128, 5),
-                  swapped(32, 128, 64, 6), (128, 64, 64, 4, 6, 1, 0, 1, 0, 2))  # fmt: skip
-    long = [
-        (64, n, k, 4, s, 1, 0, 1, 0, p)
-        for n, k, s, p in ((64, 128, 5, 32), (128, 64, 6, 64), (64, 64, 8, 32), (128, 128, 4, 64), (256, 64, 5, 128))
-    ]
-    yield product(64, 65536, 256, *long, swapped(64, 64, 128, 5, 32))
-    thin = [
-        swapped(16, n, k, s, p)
-        for n, k, s, p in (
-            (64, 256, 4, 1),
-            (64, 128, 8, 1),
-            (128, 128, 5, 2),
-            (64, 256, 4, 2),
-            (64, 128, 4, 2),
-            (128, 64, 8, 2),
-        )
-    ]
+    yield product(512, 33792, 7168, *large, *shared)
+    small = [(64, 64, 128, 4, 6, 1, 0, 1, 0, 1), (64, 64, 256, 4, 3, 1, 0, 1, 0, 1), (64, 64, 128, 4, 6, 1, 0, 1, 0, 2)]
+    yield product(128, 3072, 3584, *small, swapped(64, 64, 128, 5), swapped(64, 64, 256, 3), swapped(32, 64, 128, 6, 2))
+    shapes = ((64, 128, 6, 32), (128, 128, 4, 64), (128, 64, 8, 64), (256, 64, 5, 64), (256, 64, 5, 128))
+    long = [(64, n, k, 4, s, 1, 0, 1, 0, p) for n, k, s, p in shapes]
+    yield product(64, 65536, 256, *long, swapped(64, 64, 128, 5, 32), swapped(64, 128, 128, 4, 64))
+    shapes = ((64, 256, 4, 1), (64, 128, 8, 1), (64, 256, 5, 1), (64, 512, 2, 1), (128, 128, 5, 2), (64, 128, 4, 2))
+    thin = [swapped(16, *shape) for shape in shapes]
     yield product(16, 8192, 8192, *thin)
     yield product(1, 8192, 8192, *thin)
-    halves = [(128, 256, 64, 8, s, 2, 0, 1, p, 1) for s, p in ((3, 1), (4, 1), (3, 0), (4, 0))]
-    squares = [(128, 128, 64, w, s, h, 0, 1, p, 1) for w, s, h, p in ((8, 4, 1, 1), (4, 3, 2, 0), (4, 3, 2, 2))]
+    halves = [(128, 256, 64, 8, s, 2, 0, 1, p, 1) for s, p in ((3, 1), (3, 0), (4, 0))]
+    squares = [(128, 128, 64, w, s, h, 0, 1, p, 1) for w, s, h, p in ((8, 3, 1, 0), (4, 3, 2, 0), (4, 3, 1, 0))]
     yield Row("amax", lambda: works.matmul_amax(BF16), [*halves, *squares])
-    yield Row("bias gelu, two outputs", lambda: works.matmul_bias_gelu(BF16), [halves[0], halves[2], *squares])
-    cut = [(m, n, k, w, s, 1, 0, 0, 0, p, 8, 1) for m, n, k, w, s, p in
-           ((128, 128, 32, 8, 3, 1), (64, 128, 32, 4, 3, 1), (128, 64, 32, 4, 3, 1), (128, 128, 64, 8, 2, 1),
-            (64, 64, 32, 4, 3, 1), (64, 128, 32, 4, 4, 1))]  # fmt: skip
-    plain = [
-        (m, n, k, w, s, 1, 0, 0, 0, 1)
-        for m, n, k, w, s in (
-            (128, 128, 16, 8, 3),
-            (64, 128, 16, 4, 3),
-            (128, 128, 32, 8, 3),
-            (64, 128, 16, 8, 3),
-            (64, 64, 16, 4, 4),
-        )
-    ]
-    yield product(2048, 4096, 1024, *cut, *plain, dtype=FLOAT, turned=False)
+    yield Row("bias gelu, two outputs", lambda: works.matmul_bias_gelu(BF16), [*halves, *squares])
+    cut = [(m, n, k, w, s, 1, 0, 0, 0, 1, 8, 1) for m, n, k, w, s in
+           ((128, 128, 32, 8, 3), (128, 128, 64, 8, 2), (128, 128, 32, 8, 4), (128, 256, 32, 8, 3))]  # fmt: skip
+    yield product(2048, 4096, 1024, *cut, (64, 64, 16, 4, 4, 1, 0, 0, 0, 1), dtype=FLOAT, turned=False)
 
 
 def odd_rows() -> Iterator[Row]:

@@ -134,6 +134,7 @@ ALONE: dict[str, tuple[str, dict[str, int], str]] = {
         "*fp16 *fp16 *fp16 i32 i32 i32",
         {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "SPLIT_N": 2}, "wgmma.mma_async",
     ),
+    "join": ("*fp32 *fp16 i32 i32", {"BLOCK_M": 4, "BLOCK_N": 64, "SPLIT_K": 8}, "ld.global"),
     "finish": ("*fp32 *fp32", {}, "sqrt.approx"),
 }  # fmt: skip
 

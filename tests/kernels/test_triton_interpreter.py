@@ -21,6 +21,10 @@ def test_several_matmuls_and_work_in_front_of_them() -> None:
     assert run_interpreted("-x", "tests/kernels/triton_fused_matmul_interpreted.py") > 40
 
 
+def test_every_way_of_computing_products() -> None:
+    assert run_interpreted("-x", "tests/kernels/triton_gemm_interpreted.py") > 40
+
+
 def run_part(marker: str) -> None:
     """Run one half of the interpreted tests; all must pass and some must run."""
     files = ("tests/kernels/triton_interpreted.py", "tests/kernels/triton_in_place_interpreted.py")

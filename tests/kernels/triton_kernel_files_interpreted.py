@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
 import tests.kernels.triton_interpret as interpret
-from fuseplan.engines.triton.kernels import finish, gemm, helpers, pointwise, rows
+from fuseplan.engines.triton.kernels import finish, gemm, helpers, join, pointwise, rows
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 # of the interpreter itself, where a loop's bound is a one-element array
@@ -53,6 +55,28 @@ def test_gemm_alone_is_a_product(m: int, n: int, k: int, split: int) -> None:
     gemm.gemm[(tiles,)](a, b, y, m, n, k, **blocks)
     want = a.numpy().astype(np.float64) @ b.numpy().astype(np.float64)
     np.testing.assert_allclose(y.numpy(), want, rtol=1e-4, atol=1e-5)
+
+
+def test_join_alone_is_a_sum_of_matrices() -> None:
+    parts, y = normal(4, 9, 37), torch.full((9, 37), float("nan"))
+    join.join[(-(-9 // 4) * -(-37 // 32),)](parts, y, 9, 37, BLOCK_M=4, BLOCK_N=32, SPLIT_K=4, INDEX_BITS=32)
+    np.testing.assert_allclose(y.numpy(), parts.numpy().astype(np.float64).sum(0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e30, 1e-25])
+def test_float_cut_in_three_parts_is_whole(scale: float) -> None:
+    x = normal(4, 8) * scale
+    x[0, :3] = torch.tensor([float("inf"), float("nan"), 3.4e38])
+    y = torch.zeros_like(x)
+    sum_of_parts[(1,)](x, y)
+    np.testing.assert_array_equal(y.numpy(), x.numpy())
+
+
+@triton.jit
+def sum_of_parts(x, y):
+    at = tl.arange(0, 32)
+    first, second, third = helpers.bfloat16_parts(tl.load(x + at))
+    tl.store(y + at, first.to(tl.float32) + (second.to(tl.float32) + third.to(tl.float32)))
 
 
 def test_finish_alone_is_a_square_root() -> None:
