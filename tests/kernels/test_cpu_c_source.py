@@ -61,11 +61,22 @@ def rows(dim: tuple[int, ...], axes: tuple[int, ...], io: DType = FLOAT) -> Regi
     return b.region()
 
 
-def columns(compute: DType) -> Region:
+def columns(compute: DType, dim: tuple[int, ...] = (9, 4, 21), axes: tuple[int, ...] = (0, 1)) -> Region:
     b = RegionBuilder(compute)
-    x = b.load((9, 4, 21), compute)
+    x = b.load(dim, compute)
     for mode in ("add", "mul", "max", "min"):
-        b.store(b.reduce(mode, x, (0, 1)))
+        b.store(b.reduce(mode, x, axes))
+    return b.region()
+
+
+def norm_backward(dim: tuple[int, int], io: DType) -> Region:
+    """A value by row from the row's sum, and sums over all rows beside."""
+    b = RegionBuilder()
+    dy, x = b.load(dim, io), b.load(dim, io)
+    along = b.reduce("add", b.op("mul", dy, x), (1,))
+    b.store(b.op("sub", dy, b.op("mul", b.op("tanh", x), along), dtype=io))
+    b.store(b.reduce("add", b.op("mul", dy, b.op("tanh", x)), (0,)))
+    b.store(b.reduce("max", dy, (0, 1)))
     return b.region()
 
 
@@ -97,6 +108,12 @@ REGIONS = {
     "softmax-bf16-two-axes": rows((3, 4, 5), (0, 2), BFLOAT16),
     "softmax-all": rows((3, 4, 5), (0, 1, 2), HALF),
     **{f"columns-{t}": columns(t) for t in (FLOAT, DOUBLE, BFLOAT16, INT32, INT64)},
+    "softmax-long": rows((3, 1100), (1,), BFLOAT16),
+    "softmax-long-half": rows((2, 515), (1,), HALF),
+    "norm-backward": norm_backward((35, 530), FLOAT),
+    "norm-backward-bf16": norm_backward((35, 33), BFLOAT16),
+    "columns-grouped": columns(FLOAT, (20, 7, 21), (1,)),
+    "one-sum": columns(FLOAT, (1, 1, 5000), (2,)),
     "matmul": matmul(FLOAT, FLOAT, None),
     "matmul-dot-half": matmul(HALF, FLOAT, (0, 1, 33)),
     "matmul-int8": matmul(INT8, INT32, None),
@@ -194,6 +211,7 @@ def _caller(name: str, kernel: Source) -> str:
 SANITIZED = (
     "pointwise-FLOAT", "pointwise-HALF", "pointwise-INT32", "pointwise-INT64", "conversions-DOUBLE",
     "conversions-INT64", "conversions-HALF", "softmax", "softmax-bf16-two-axes", "columns-FLOAT", "columns-INT32",
+    "softmax-long", "softmax-long-half", "norm-backward", "norm-backward-bf16", "columns-grouped", "one-sum",
     "matmul", "matmul-dot-half", "matmul-int8", "conv-nhwc", "conv-nchw", "conv-nhwc-int8",
 )  # fmt: skip
 

@@ -78,6 +78,7 @@ class GlobalReductions:
 
     Args:
         axes, labels: loops of the kernel, as in a `Frame`
+        num_leading: so many axes in front have results of their own at each position, which follow one another
     """
 
     def __init__(
@@ -87,7 +88,9 @@ class GlobalReductions:
         labels: Sequence[int],
         reduces: Sequence[int],
         tiling: Tiling,
+        num_leading: int = 0,
     ) -> None:
+        self.num_leading = num_leading
         self.holes, self.region = holes, holes.region
         self.axes, self.labels, self.reduces = (
             tuple(axes),
@@ -99,7 +102,10 @@ class GlobalReductions:
     def _allocate(self, reduce: int, num_tasks: int) -> tuple[Strides, str]:
         """Where the results of a reduction lie, and how many it has."""
         reduced = reduced_axes(self.region, reduce)
-        kept = [axis.axes[0] not in reduced for axis in self.axes]
+        kept = [
+            k >= self.num_leading and axis.axes[0] not in reduced
+            for k, axis in enumerate(self.axes)
+        ]
         extents = [
             axis.count if k else 1 for axis, k in zip(self.axes, kept, strict=True)
         ]
@@ -138,11 +144,11 @@ class GlobalReductions:
         self.holes.function("void", "begin", BLOCK_AND_TASK, w)
 
     def write_finish(self) -> None:
-        """The hole `finish`: results of all tasks folded, then loops over the results of reductions over equal axes."""
+        """The hole `finish`: results of all tasks folded, and what follows; nothing where a task has whole groups."""
         frame = Frame(
             self.holes, self.axes, [f"i{label}" for label in self.labels], self.labels
         )
-        for r, (_, count) in self.results.items():
+        for r, (_, count) in [] if self.num_leading else self.results.items():
             acc = frame.accumulator(r)
             w = frame.writer
             w.open("for (int64_t task = 1; task < num_tasks; ++task) {")
@@ -151,12 +157,8 @@ class GlobalReductions:
                 f"for (int64_t i = 0; i < {count}; ++i) p->r{r}[i] = {acc.update.format(a=f'p->r{r}[i]', x=x)};"
             )
             w.close()
-        for group in {reduced_axes(self.region, r): None for r in self.reduces}:
-            self._follow(
-                frame,
-                [r for r in self.reduces if reduced_axes(self.region, r) == group],
-                group,
-            )
+        if not self.num_leading:
+            self.write_follow(frame)
         self.holes.function(
             "void",
             "finish",
@@ -164,10 +166,24 @@ class GlobalReductions:
             frame.writer,
         )
 
+    def write_follow(self, frame: Frame, block: str = "p->") -> None:
+        """What follows from the results, for each group of reductions over equal axes."""
+        for group in {reduced_axes(self.region, r): None for r in self.reduces}:
+            members = [r for r in self.reduces if reduced_axes(self.region, r) == group]
+            self._follow(frame, members, group, block)
+
     def _follow(
-        self, frame: Frame, reduces: Sequence[int], group: Sequence[int]
+        self,
+        frame: Frame,
+        reduces: Sequence[int],
+        group: Sequence[int],
+        block: str = "p->",
     ) -> None:
-        """Values of reductions over the same axes, what follows from them, and stores."""
+        """Values of reductions over the same axes, what follows from them, and stores.
+
+        Args:
+            block: C text in front of the name of an array of results
+        """
         after = depends_on(self.region, reduces)
         stores = [(i, operand) for i, operand in self.region.stores if after[i]]
         if not stores:
@@ -175,7 +191,9 @@ class GlobalReductions:
         loops = [
             k
             for k, axis in enumerate(self.axes)
-            if not set(axis.axes) & set(group) and axis.extent != 1
+            if k >= self.num_leading
+            and not set(axis.axes) & set(group)
+            and axis.extent != 1
         ]
         for k in loops:
             frame.open_loop(k)
@@ -185,7 +203,7 @@ class GlobalReductions:
             [i in reduces for i in range(len(after))],
         )
         for r in reduces:
-            frame.finish(r, f"p->{self.place(frame, r)}")
+            frame.finish(r, f"{block}{self.place(frame, r)}")
         for i in needed:
             frame.value(i)
         for i, operand in stores:

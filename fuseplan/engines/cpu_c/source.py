@@ -18,6 +18,14 @@ from fuseplan.runtime.launch import Patch, PatchKind
 _SCRATCH_ALIGN = 64
 _END_OF_DEFAULTS = "#endif /* alone */\n"
 _NAME_LATER = "#define KERNEL "
+_BYTES = {
+    "float": 4,
+    "double": 8,
+    "int8_t": 1,
+    "uint8_t": 1,
+    "int32_t": 4,
+    "int64_t": 8,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,7 @@ class Arguments:
         self._pointers: dict[str, tuple[str, Patch]] = {}
         self._numbers: dict[str, int] = {}
         self._scalars: dict[str, tuple[str, Patch]] = {}
-        self.scratch_bytes = 0
+        self.scratch_bytes = self.thread_bytes = 0
 
     def number(self, name: str, value: int) -> str:
         """An extent or stride; its text in the kernel."""
@@ -68,6 +76,13 @@ class Arguments:
         size = 8 * num_elements
         self.scratch_bytes += -(-size // _SCRATCH_ALIGN) * _SCRATCH_ALIGN
         return f"p->{name}"
+
+    def of_thread(self, name: str, ctype: str, num_elements: int) -> str:
+        """Memory of the thread at hand, at most 8 bytes per element; the text of its address behind `scratch`."""
+        text = f"({ctype} *)((char *)scratch + {self.number(f'{name}_at', self.thread_bytes)})"
+        size = num_elements * _BYTES[ctype]
+        self.thread_bytes += -(-size // _SCRATCH_ALIGN) * _SCRATCH_ALIGN
+        return text
 
     def scalar(self, name: str, ctype: str, slot: int, size: int) -> str:
         """A host scalar; its text in the kernel."""
@@ -193,6 +208,7 @@ def assemble(
     symbol = f"fp_{family}_{sha256(text.encode()).hexdigest()[:12]}"
     template, patches = holes.args.block()
     source = text.replace(_NAME_LATER, _NAME_LATER + symbol, 1)
+    memory = holes.args.scratch_bytes, holes.args.thread_bytes
     return Source(
-        source, symbol, template, patches, holes.args.scratch_bytes, num_tasks, work_us
+        source, symbol, template, patches, memory[0], num_tasks, work_us, memory[1]
     )

@@ -1,40 +1,40 @@
 """Rows: pointwise chains, softmax, norms and other reductions over the same axes, in passes over each row.
 
-Each pass walks the reduced axes once and computes again, from the inputs and from the row's scalars, what its
-reductions and stores need. A softmax is three passes: maximum, sum, quotient. Pure pointwise is the case without
-reductions: one pass over the fastest axis.
+Each pass walks the reduced axes once and computes what its reductions and stores need from the inputs, from the row's
+scalars, and from values that a pass before kept in the memory of the thread because they cost more than a load. A
+softmax is three passes: maximum, sum of exponentials that are kept, quotient. Pure pointwise is the case without
+reductions: one pass over the fastest axis. Reductions over other axes that close the region, such as the gradient of a
+norm's scale, are added up beside in the last pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
+from fuseplan.codegen import c_expr
 from fuseplan.codegen.axes import MergedAxis, merge_in_memory_order, reduced_axes
-from fuseplan.engines.base import YES, Config, KnobSpace, Support, no
-from fuseplan.engines.cpu_c.dataflow import depends_on, live_values, needed_for, reads
+from fuseplan.engines.base import Config, KnobSpace, Support
+from fuseplan.engines.cpu_c.dataflow import depends_on, needed_for, reads
+from fuseplan.engines.cpu_c.elements import most_tasks
 from fuseplan.engines.cpu_c.estimate import expected_us, work_us
-from fuseplan.engines.cpu_c.frame import Frame
+from fuseplan.engines.cpu_c.frame import Frame, Strides
+from fuseplan.engines.cpu_c.passes import (
+    Pass,
+    axes_refusal,
+    divide_reductions,
+    keep_values,
+    plan_row,
+    sums_refusal,
+)
 from fuseplan.engines.cpu_c.source import Holes, Source, assemble
+from fuseplan.engines.cpu_c.sums import Block, RowSums, add_into
 from fuseplan.engines.cpu_c.tiling import Tiling, rows_of, stores_vary, write_positions
 from fuseplan.engines.forms import NOT_THIS
+from fuseplan.ir.graph import packed_stride
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One walk over some of the inner loops.
-
-    Args:
-        stage: how many passes must be done before it
-        reduces, stores: what it computes
-    """
-
-    stage: int
-    loops: tuple[int, ...]
-    reduces: tuple[int, ...]
-    stores: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class RowSchedule:
         axes: loops; the first `num_outer` lead to a row, the others are walked inside of it
         passes: in order
         scalars: values that are the same in the whole row, with the stage after which each is known
+        sums: reductions over other axes than those of a row
     """
 
     region: Region
@@ -53,14 +54,27 @@ class RowSchedule:
     num_outer: int
     passes: tuple[Pass, ...]
     scalars: tuple[tuple[int, int], ...]
+    sums: tuple[int, ...]
     tiling: Tiling
     work_us: float
     expected_us: float
 
     @property
+    def inner(self) -> tuple[int, ...]:
+        """Numbers of the axes that a row consists of."""
+        return tuple(range(self.num_outer, len(self.axes)))
+
+    @property
     def divides_columns(self) -> bool:
         """Whether a task may cover a part of the fastest axis."""
         return self.family == "pointwise" and self.num_outer < len(self.axes)
+
+    @property
+    def is_scalar(self) -> list[bool]:
+        """For each value, whether it is the same in the whole row."""
+        inner = self.axes[self.num_outer :]
+        dims = [v.dim for v in self.region.values]
+        return [not any(axis.varies(dim) for axis in inner) for dim in dims]
 
 
 class RowsForm:
@@ -71,37 +85,36 @@ class RowsForm:
     def match(self, region: Region, device: Device) -> RowSchedule | Support:
         if region.anchors:
             return NOT_THIS
-        inner = inner_axes(region)
-        fit = _axes_refusal(region, inner)
-        if not fit.is_supported:
-            return fit
+        over_row, sums = divide_reductions(region)
+        inner = sorted({a for r in over_row for a in reduced_axes(region, r)})
+        for fit in (
+            axes_refusal(region, over_row, inner),
+            sums_refusal(region, sums, inner),
+        ):
+            if not fit.is_supported:
+                return fit
         rank = len(region.domain)
         if inner:
-            outer = merge_in_memory_order(
-                region, [a for a in range(rank) if a not in inner]
-            )
+            rest = [a for a in range(rank) if a not in inner]
+            outer = merge_in_memory_order(region, rest)
             axes = outer + merge_in_memory_order(region, inner)
         else:
             axes = merge_in_memory_order(region, range(rank))
             outer = axes[:-1]
-        passes, scalars = _plan_row(region, axes, len(outer))
+        passes, scalars = plan_row(region, axes, len(outer), sums)
         work = work_us(region)
-        whole = Tiling(rows_of(outer), axes[-1].count if axes and not inner else 1)
-        stored = [i for i, _ in region.stores]
-        shared = not stores_vary(region, stored, outer if inner else axes)
-        tiling = whole if shared else whole.divided(work, rows_only=bool(inner))
+        tiling = Tiling(rows_of(outer), axes[-1].count if axes and not inner else 1)
+        after = depends_on(region, sums)
+        stored = [i for i, _ in region.stores if not after[i]]
+        if stores_vary(region, stored, outer if inner else axes):
+            most = most_tasks(region, sums)
+            tiling = tiling.divided(work, most=most, rows_only=bool(inner))
         us = expected_us(region, device, tiling.num_tasks)
-        return RowSchedule(
-            region,
-            _family(region, inner),
-            axes,
-            len(outer),
-            passes,
-            scalars,
-            tiling,
-            work,
-            us,
-        )
+        schedule = RowSchedule(
+            region, _family(region, inner), axes, len(outer), passes, scalars, sums, tiling, work, us
+        )  # fmt: skip
+        kept = keep_values(region, axes, len(outer), passes, schedule.is_scalar)
+        return replace(schedule, passes=kept)
 
     def configs(self, schedule: RowSchedule) -> KnobSpace:
         return KnobSpace()
@@ -120,38 +133,30 @@ class RowsForm:
             f"at->i{k}" if k < len(outer) else f"i{k}"
             for k in range(len(schedule.axes))
         ]
-        frame = Frame(holes, schedule.axes, index)
-        _write_row(frame, schedule)
+        holes.macro("HAS_SUMS", int(bool(schedule.sums)))
+        sums = RowSums(
+            holes,
+            schedule.axes,
+            schedule.sums,
+            schedule.tiling,
+            schedule.inner,
+            has_buffers=True,
+        )
+        sums.write_flush()
+        sums.write_finish()
+        row = Row(Frame(holes, schedule.axes, index), schedule, sums)
+        row.write()
         head = (
             "const struct args *p",
             "const struct position *at",
             "int64_t first",
             "int64_t past",
+            "void *scratch",
         )
-        holes.function("void", "compute_row", head, frame.writer)
+        holes.function("void", "compute_row", head, row.frame.writer)
         return assemble(
             "rows", schedule.family, holes, schedule.tiling.num_tasks, schedule.work_us
         )
-
-
-def inner_axes(region: Region) -> tuple[int, ...]:
-    """Axes that the reductions of the region reduce, or () if none does."""
-    return tuple(
-        sorted({a for r in region.reductions for a in reduced_axes(region, r)})
-    )
-
-
-def _axes_refusal(region: Region, inner: Sequence[int]) -> Support:
-    for r in region.reductions:
-        dim = region.values[region.values[r].args[0]].dim
-        varying = [a for a in inner if dim[a] != 1]
-        real = reduced_axes(region, r)
-        if real and list(real) != varying:
-            differ = f"{list(inner)} and {list(real)} (value {r})"
-            return no(
-                f"reductions over different axes share the region: {differ}", at=r
-            )
-    return YES
 
 
 def _family(region: Region, inner: Sequence[int]) -> str:
@@ -167,93 +172,95 @@ def _family(region: Region, inner: Sequence[int]) -> str:
     return "norm" if reuses else "reduction"
 
 
-def _plan_row(
-    region: Region, axes: Sequence[MergedAxis], num_outer: int
-) -> tuple[tuple[Pass, ...], tuple[tuple[int, int], ...]]:
-    """The passes of a row, and its scalars with their stages."""
-    values = region.values
-    inner = range(num_outer, len(axes))
-    walked = [tuple([k for k in inner if axes[k].varies(v.dim)]) for v in values]
-    is_real = [
-        v.op == "reduce" and bool(reduced_axes(region, i)) for i, v in enumerate(values)
-    ]
-    stage = [0] * len(values)
-    reduces: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-    live = live_values(region)
-    for i, v in enumerate(values):
-        stage[i] = max([stage[a] for a in reads(v)], default=0)
-        if is_real[i] and i in live:
-            reduces.setdefault((stage[i], walked[v.args[0]]), []).append(i)
-        stage[i] += is_real[i]
-    stores: dict[tuple[int, tuple[int, ...]], list[tuple[int, int]]] = {}
-    last = max(
-        [stage[i] for i, _ in region.stores if walked[i]]
-        + [level for level, _ in reduces],
-        default=0,
-    )
-    for (
-        i,
-        operand,
-    ) in (
-        region.stores
-    ):  # no pass reads after the first store: an output may lie in an input's buffer
-        if walked[i]:
-            stores.setdefault((last, walked[i]), []).append((i, operand))
-    keys = sorted({**reduces, **stores}, key=lambda key: key[0])
-    passes = tuple(
-        [
-            Pass(*key, tuple(reduces.get(key, ())), tuple(stores.get(key, ())))
-            for key in keys
+class Row:
+    """The body of `compute_row` while it is written."""
+
+    def __init__(self, frame: Frame, schedule: RowSchedule, sums: RowSums) -> None:
+        self.frame, self.schedule, self.sums = frame, schedule, sums
+        self.region, self.w = frame.region, frame.writer
+        self.is_scalar = schedule.is_scalar
+        self.kept: set[int] = set()
+
+    def write(self) -> None:
+        frame, region = self.frame, self.region
+        self._write_kept_pointers()
+        if self.sums.results:
+            self.sums.write_pointers(frame)
+        pending = list(self.schedule.scalars)
+        for one in self.schedule.passes:
+            for i, stage in pending:
+                if stage <= one.stage:
+                    frame.value(i)
+            pending = [(i, stage) for i, stage in pending if stage > one.stage]
+            self._write_pass(one)
+            self.kept |= set(one.keeps)
+        for i, _ in pending:
+            frame.value(i)
+        after = depends_on(region, self.schedule.sums)
+        for i, operand in region.stores:
+            if self.is_scalar[i] and not after[i]:
+                frame.store(i, operand)
+
+    def _write_kept_pointers(self) -> None:
+        axes, inner = self.schedule.axes, self.schedule.inner
+        extents = [axes[k].count for k in inner]
+        for i in [i for one in self.schedule.passes for i in one.keeps]:
+            ctype = c_expr.CARRIER[self.region.values[i].dtype.name]
+            place = self.frame.holes.args.of_thread(f"k{i}", ctype, prod(extents))
+            self.w.line(f"{ctype} *const k{i} = {place};")
+
+    def _kept_element(self, value: int) -> str:
+        axes, inner = self.schedule.axes, self.schedule.inner
+        packed = packed_stride([axes[k].count for k in inner])
+        outer = (0,) * (len(axes) - len(inner))
+        moves = [
+            s if axes[k].extent != 1 else 0 for k, s in zip(inner, packed, strict=True)
         ]
-    )
-    return passes, tuple(
-        [(i, stage[i]) for i in live if not walked[i] and not is_real[i]]
-    )
+        return f"k{value}[{self.frame.offset(Strides('k', (*outer, *moves)))}]"
 
+    def _write_pass(self, one: Pass) -> None:
+        """Accumulators, the loops of a pass, and the values of its reductions."""
+        w, frame = self.w, self.frame
+        for r in one.reduces:
+            acc = frame.accumulator(r)
+            w.line(f"{acc.ctype} r{r} = {acc.init};")
+        for k in one.loops[:-1]:
+            frame.open_loop(k)
+        in_row = tuple([r for r in one.sums if r in self.sums.in_row])
+        last = one.loops[-1]
+        bounds = ("0", frame.extent(last))
+        if self.schedule.divides_columns:
+            bounds = ("first", "past")
 
-def _write_row(frame: Frame, schedule: RowSchedule) -> None:
-    region = schedule.region
-    pending = list(schedule.scalars)
-    for one in schedule.passes:
-        for i, stage in pending:
-            if stage <= one.stage:
-                frame.value(i)
-        pending = [(i, stage) for i, stage in pending if stage > one.stage]
-        _write_pass(frame, schedule, one)
-    for i, _ in pending:
-        frame.value(i)
-    inner = schedule.axes[schedule.num_outer :]
-    for i, operand in region.stores:
-        if not any(axis.varies(region.values[i].dim) for axis in inner):
-            frame.store(i, operand)
+        def merge(r: int) -> None:
+            if r in in_row:
+                self.sums.update(frame, r, f"q{r}")
+            else:
+                add_into(frame, r, f"r{r}", f"q{r}")
 
-
-def _write_pass(frame: Frame, schedule: RowSchedule, one: Pass) -> None:
-    """Accumulators, the loops of a pass, and the values of its reductions."""
-    w, region = frame.writer, frame.region
-    clauses = []
-    for r in one.reduces:
-        acc = frame.accumulator(r)
-        w.line(f"{acc.ctype} r{r} = {acc.init};")
-        clauses.append(f" reduction({acc.clause} : r{r})")
-    for k in one.loops[:-1]:
-        frame.open_loop(k)
-    w.margin("#pragma omp simd" + "".join(clauses))
-    if schedule.divides_columns:
-        column = frame.index[one.loops[-1]]
-        w.open(f"for (int64_t {column} = first; {column} < past; ++{column}) {{")
-    else:
-        frame.open_loop(one.loops[-1])
-    inner = schedule.axes[schedule.num_outer :]
-    is_scalar = [not any(axis.varies(v.dim) for axis in inner) for v in region.values]
-    roots = [region.values[r].args[0] for r in one.reduces] + [i for i, _ in one.stores]
-    for i in needed_for(region, roots, is_scalar):
-        frame.value(i)
-    for r in one.reduces:
-        frame.update(r, f"r{r}")
-    for i, operand in one.stores:
-        frame.store(i, operand)
-    for _ in one.loops:
+        block = Block(frame.index[last], *bounds, (*one.reduces, *in_row))
+        w.open("{")
+        block.write(frame, lambda: self._write_element(one), merge)
         w.close()
-    for r in one.reduces:
-        frame.finish(r, f"r{r}")
+        for _ in one.loops[:-1]:
+            w.close()
+        for r in one.reduces:
+            frame.finish(r, f"r{r}")
+
+    def _write_element(self, one: Pass) -> None:
+        """What a pass does at one position."""
+        w, frame, roots = self.w, self.frame, one.roots(self.region)
+        stop = [s or i in self.kept for i, s in enumerate(self.is_scalar)]
+        needed = needed_for(self.region, roots, stop)
+        used = {a for i in needed for a in reads(self.region.values[i])} | set(roots)
+        for i in sorted(used & self.kept):
+            frame.define(i, self._kept_element(i))
+        for i in needed:
+            frame.value(i)
+        for i in one.keeps:
+            w.line(f"{self._kept_element(i)} = v{i};")
+        for r in one.sums:
+            if r not in self.sums.in_row:
+                self.sums.update(frame, r)
+        for i, operand in one.stores:
+            frame.store(i, operand)

@@ -10,6 +10,10 @@
 #define INLINE static inline __attribute__((always_inline))
 #define NOINLINE __attribute__((noinline))
 
+/* floats are added up as floats over at most so many elements of a row, or so many times into an element of a buffer */
+#define SUM_BLOCK 512
+#define FLUSH_ROWS 32
+
 struct tiling {
   int64_t num_rows, row_tasks, num_columns, column_tasks, column_block;
 };

@@ -1,0 +1,209 @@
+"""Reductions over rows: added up in the memory of a thread, a few rows at a time, and then into the results of a task.
+
+Floats are added up as floats over at most some hundreds of elements and in double beyond, so that the error of a sum
+does not grow with its length. Results of tasks are folded as `elements.GlobalReductions` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from fuseplan.codegen import c_expr
+from fuseplan.codegen.axes import MergedAxis
+from fuseplan.codegen.writer import LineWriter
+from fuseplan.engines.cpu_c.elements import GlobalReductions
+from fuseplan.engines.cpu_c.frame import Frame
+from fuseplan.engines.cpu_c.source import Holes
+from fuseplan.engines.cpu_c.tiling import Tiling
+
+_TASK = ("const struct args *p", "int64_t task", "void *scratch")
+
+
+def is_float_sum(frame: Frame, reduce: int) -> bool:
+    """Whether a reduction may add up a few elements as floats."""
+    v = frame.region.values[reduce]
+    return c_expr.KIND[v.compute.name] == "f32" and v.mode == "add"
+
+
+def add_into(frame: Frame, reduce: int, place: str, text: str = "") -> None:
+    """The line that adds an element, or the partial result `text`, into an accumulator."""
+    update = frame.accumulator(reduce).update
+    x = text or frame.argument(reduce)
+    frame.writer.line(
+        f"{place} = {update.format(a=place, x=x)}; {frame.holes.note(reduce)}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The innermost loop of a pass. If it adds up floats it is cut in blocks; the last, short one adds up in double.
+
+    Args:
+        index, first, past: of the loop, as C text
+        reduces: reductions that each block has in a variable ``q<value>``
+    """
+
+    index: str
+    first: str
+    past: str
+    reduces: tuple[int, ...]
+
+    def write(
+        self, frame: Frame, element: Callable[[], None], merge: Callable[[int], None]
+    ) -> None:
+        """The loops.
+
+        Args:
+            element: writes what is done at one position, without what the block's own reductions add up
+            merge: writes what is done with the ``q<value>`` of a block
+        """
+        w = frame.writer
+        if any(is_float_sum(frame, r) for r in self.reduces):
+            w.line(f"int64_t b = {self.first};")
+            w.open(f"for (; b + SUM_BLOCK <= {self.past}; b += SUM_BLOCK) {{")
+            self._write_loop(frame, ("b", "b + SUM_BLOCK"), element, is_float=True)
+            for r in self.reduces:
+                merge(r)
+            w.close()
+            self._write_loop(frame, ("b", self.past), element, is_float=False)
+        else:
+            self._write_loop(frame, (self.first, self.past), element, is_float=False)
+        for r in self.reduces:
+            merge(r)
+
+    def _write_loop(
+        self,
+        frame: Frame,
+        bounds: tuple[str, str],
+        element: Callable[[], None],
+        *,
+        is_float: bool,
+    ) -> None:
+        w, accumulators, clauses = frame.writer, {}, []
+        for r in self.reduces:
+            acc = (
+                c_expr.BLOCK_SUM
+                if is_float and is_float_sum(frame, r)
+                else frame.accumulator(r)
+            )
+            accumulators[r] = acc
+            w.line(f"{acc.ctype} q{r} = {acc.init};")
+            clauses.append(f" reduction({acc.clause} : q{r})")
+        w.margin("#pragma omp simd" + "".join(clauses))
+        i = self.index
+        w.open(f"for (int64_t {i} = {bounds[0]}; {i} < {bounds[1]}; ++{i}) {{")
+        element()
+        for r, acc in accumulators.items():
+            text = acc.update.format(a=f"q{r}", x=frame.argument(r))
+            w.line(f"q{r} = {text}; {frame.holes.note(r)}")
+        w.close()
+
+
+class RowSums(GlobalReductions):
+    """Results of reductions that are added up row by row.
+
+    Args:
+        inner: numbers of the axes that a row consists of
+        has_buffers: whether floats are added up as floats, in the memory of the thread, over `FLUSH_ROWS` rows
+    """
+
+    def __init__(
+        self,
+        holes: Holes,
+        axes: Sequence[MergedAxis],
+        reduces: Sequence[int],
+        tiling: Tiling,
+        inner: Sequence[int],
+        num_leading: int = 0,
+        *,
+        has_buffers: bool,
+    ) -> None:
+        super().__init__(holes, axes, range(len(axes)), reduces, tiling, num_leading)
+        self.frame = Frame(holes, axes, [f"i{k}" for k in range(len(axes))])
+        self.buffers: dict[int, str] = {}
+        self.inner = tuple(inner)
+        for r in reduces:
+            along = self.results[r][0].along
+            moves_inside = all(k in inner for k, s in enumerate(along) if s)
+            if (
+                has_buffers
+                and any(along)
+                and moves_inside
+                and is_float_sum(self.frame, r)
+            ):
+                kept = [k for k in inner if along[k]]
+                count = prod([axes[k].count for k in kept])
+                self.buffers[r] = holes.args.of_thread(f"s{r}", "float", count)
+
+    @property
+    def in_row(self) -> tuple[int, ...]:
+        """Reductions of which a row has one result."""
+        found = self.results.items()
+        return tuple(
+            [
+                r
+                for r, (strides, _) in found
+                if not any(strides.along[k] for k in self.inner)
+            ]
+        )
+
+    def write_pointers(self, frame: Frame) -> None:
+        """Local pointers ``r<value>`` to where a row is added."""
+        for r, (_, count) in self.results.items():
+            if r in self.buffers:
+                frame.writer.line(f"float *const r{r} = {self.buffers[r]};")
+            else:
+                ctype = frame.accumulator(r).ctype
+                frame.writer.line(
+                    f"{ctype} *const r{r} = p->r{r} + at->task * {count};"
+                )
+
+    def update(self, frame: Frame, reduce: int, text: str = "") -> None:
+        """The line that adds an element, or the partial result `text`, at the position of a frame."""
+        place = self.place(frame, reduce)
+        if reduce not in self.buffers:
+            add_into(frame, reduce, place, text)
+            return
+        added = c_expr.BLOCK_SUM.update.format(
+            a=place, x=text or frame.argument(reduce)
+        )
+        frame.writer.line(f"{place} = {added}; {frame.holes.note(reduce)}")
+
+    def write_flush(self) -> None:
+        """The holes `begin` and `flush`: neutral elements; what a thread has in its memory added into its task's."""
+        begin, flush = LineWriter(), LineWriter()
+        for r, (_, count) in self.results.items():
+            init = self.frame.accumulator(r).init
+            whole = f"p->r{r}[task * {count} + i]"
+            begin.line(f"for (int64_t i = 0; i < {count}; ++i) {whole} = {init};")
+            if r not in self.buffers:
+                continue
+            begin.line(f"float *const s{r} = {self.buffers[r]};")
+            begin.line(f"for (int64_t i = 0; i < {count}; ++i) s{r}[i] = 0.0f;")
+            flush.line(f"float *const s{r} = {self.buffers[r]};")
+            flush.margin("#pragma omp simd")
+            flush.open(f"for (int64_t i = 0; i < {count}; ++i) {{")
+            flush.line(f"{whole} += (double)s{r}[i];")
+            flush.line(f"s{r}[i] = 0.0f;")
+            flush.close()
+        self.holes.function("void", "begin", _TASK, begin)
+        self.holes.function("void", "flush", _TASK, flush)
+
+    def write_close(self) -> None:
+        """The hole `close`: what follows from the results at one position on the leading axes, if a task has all."""
+        index = [
+            f"at->i{k}" if k < self.num_leading else f"i{k}"
+            for k in range(len(self.axes))
+        ]
+        frame = Frame(self.holes, self.axes, index)
+        if self.num_leading:
+            for r, (_, count) in self.results.items():
+                ctype = frame.accumulator(r).ctype
+                frame.writer.line(
+                    f"{ctype} *const r{r} = p->r{r} + at->task * {count};"
+                )
+            self.write_follow(frame, "")
+        head = ("const struct args *p", "const struct position *at")
+        self.holes.function("void", "close_group", head, frame.writer)
