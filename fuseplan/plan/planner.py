@@ -196,6 +196,9 @@ class LoadedPlans:
         del entry
         return self.plan
 
+    def compile_ahead(self, entries: Sequence[Entry], until: float) -> None:
+        """Nothing: the one plan is built."""
+
     def append(self, engine_id: int, knobs: dict[str, int]) -> int:
         del engine_id, knobs
         raise GraphStateError("a loaded graph holds one plan and no nodes to plan anew", fix="build the graph itself")
