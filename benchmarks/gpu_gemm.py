@@ -29,13 +29,13 @@ from fuseplan.engines.triton.products.tiles import KNOBS
 from fuseplan.runtime.device import cuda_devices
 
 BF16, HALF, FLOAT = torch.bfloat16, torch.float16, torch.float32
-NAMES = (*KNOBS[:10], "GROUP_M", "FLOAT_PARTS", "SHARED_TAIL")
+NAMES = (*KNOBS[:10], "GROUP_M", "FLOAT_PARTS", "SHARED_TAIL", "SPECIALISTS")
 Tile = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A work and configs that are timed beside the listed ones: values of NAMES, whose last three may be left out."""
+    """A work and configs that are timed beside the listed ones: values of NAMES, whose last four may be left out."""
 
     name: str
     make: Callable[[], Work]
@@ -55,16 +55,20 @@ WIDE, WIDE_HALVES = (128, 256, 64, 8, 3, 1, 0, 1, 1, 1), (128, 256, 64, 8, 4, 2,
 SQUARE = (128, 128, 64, 8, 4, 1, 0, 1, 1, 1)
 
 
+def special(stages: int, parts: int, group: int = 8) -> Tile:
+    return (128, 256, 64, 4, stages, parts, 0, 1, 1, 1, group, 0, 0, 1)
+
+
 def swapped(m: int, n: int, k: int, stages: int, parts: int = 1, warps: int = 4) -> Tile:
     return (m, n, k, warps, stages, 1, 1, 1, 0, parts)
 
 
 def rows() -> Iterator[Row]:
     two = (128, 128, 64, 4, 3, 2, 0, 1, 0, 1)
-    large = ((*WIDE, 16), WIDE_HALVES, SQUARE, two)
+    large = (WIDE, WIDE_HALVES, SQUARE, two, special(4, 2), special(4, 2, 16), special(3, 1))
     yield product(8192, 5120, 17408, *large, iters=4)
     yield product(4096, 4096, 4096, *large)
-    yield product(4096, 4096, 4096, turned=False)
+    yield product(4096, 4096, 4096, WIDE, special(4, 2), special(4, 2, 16), turned=False)
     shared = [(128, 256, 64, 8, s, 2, 0, 1, 1, 1, g, 0, 1) for s, g in ((3, 8), (4, 8), (4, 16), (4, 4))]
     yield product(2048, 6144, 7168, *large, *shared)
     yield product(512, 33792, 7168, *large, *shared)
@@ -80,7 +84,7 @@ def rows() -> Iterator[Row]:
     halves = [(128, 256, 64, 8, s, 2, 0, 1, p, 1) for s, p in ((3, 1), (3, 0), (4, 0))]
     squares = [(128, 128, 64, w, s, h, 0, 1, p, 1) for w, s, h, p in ((8, 3, 1, 0), (4, 3, 2, 0), (4, 3, 1, 0))]
     yield Row("amax", lambda: works.matmul_amax(BF16), [*halves, *squares])
-    yield Row("bias gelu, two outputs", lambda: works.matmul_bias_gelu(BF16), [*halves, *squares])
+    yield Row("bias gelu, two outputs", lambda: works.matmul_bias_gelu(BF16), [*halves, *squares, special(3, 2)])
     cut = [(m, n, k, w, s, 1, 0, 0, 0, 1, 8, 1) for m, n, k, w, s in
            ((128, 128, 32, 8, 3), (128, 128, 64, 8, 2), (128, 128, 32, 8, 4), (128, 256, 32, 8, 3))]  # fmt: skip
     yield product(2048, 4096, 1024, *cut, (64, 64, 16, 4, 4, 1, 0, 0, 0, 1), dtype=FLOAT, turned=False)
@@ -92,6 +96,9 @@ def odd_rows() -> Iterator[Row]:
         (64, 64, 64, 4, 3, 1, 0, 1, 0, 1), (64, 64, 64, 4, 3, 2, 0, 1, 1, 1), (64, 64, 64, 4, 3, 1, 0, 1, 0, 4),
         (16, 64, 64, 4, 3, 1, 1, 1, 1, 1), (32, 64, 64, 4, 3, 1, 1, 1, 0, 2), (64, 64, 64, 4, 3, 1, 0, 0, 1, 2),
     ]  # fmt: skip
+    for m, k, n, turned in ((1000, 520, 1032, True), (300, 264, 776, False)):
+        yield product(m, k, n, special(4, 2), special(3, 1), turned=turned)
+        yield product(m, k, n, special(4, 2), turned=turned, dtype=HALF)
     tail = (128, 128, 64, 8, 3, 2, 0, 1, 1, 1, 8, 0, 1)
     yield product(1000, 8200, 2504, tail, turned=False)
     yield product(1000, 36000, 1784, tail)
@@ -104,8 +111,8 @@ def odd_rows() -> Iterator[Row]:
 
 
 def knobs_of(tile: Tile) -> dict[str, int]:
-    """Knobs of a tile; GROUP_M is 8, FLOAT_PARTS and SHARED_TAIL are 0 where they are left out."""
-    return dict(zip(NAMES, (*tile, *(8, 0, 0)[len(tile) - 10 :]), strict=True))
+    """Knobs of a tile; GROUP_M is 8, the others are 0 where they are left out."""
+    return dict(zip(NAMES, (*tile, *(8, 0, 0, 0)[len(tile) - 10 :]), strict=True))
 
 
 class Built:

@@ -48,6 +48,31 @@ def test_tiles_of_the_last_wave_are_shared(shape: tuple[int, int, int], dtype: D
     run_checked(region, config)
 
 
+def scaled(m: int, n: int, k: int, dtype: DType, left: bool, right: bool) -> Region:
+    """A product of operands that lie by rows or by columns, scaled, with a bias and a floor, in two types."""
+    d = made.Draft(3)
+    a = d.load((1, m, k), dtype, (m * k, k, 1) if left else (m * k, 1, m))
+    b = d.load((1, k, n), dtype, (k * n, n, 1) if right else (k * n, 1, k))
+    y = d.op("mul", d.op("matmul", a, b), d.load((1, 1, 1), FLOAT, scalar=True))
+    y = d.op("max", d.op("add", y, d.load((1, 1, n), dtype)), d.const(-1.0))
+    d.store(d.op("cast", y, dtype=dtype))
+    d.store(y, (m * n, 1, m))
+    return d.region()
+
+
+@pytest.mark.parametrize("sides", [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("dtype", [BFLOAT16, HALF])
+def test_loads_and_products_have_warps_of_their_own(sides: tuple[bool, bool], dtype: DType) -> None:
+    tile = {**TILE, "BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "PROGRAMS": 1, "SPECIALISTS": 1}
+    for shape, stages, parts in (((1000, 776, 520), 3, 2), ((3000, 5000, 136), 3, 2)):
+        region = scaled(*shape, dtype, *sides)
+        found = ENGINE.match(region, cuda_devices()[0])
+        assert not isinstance(found, Support)
+        config = tuple({**tile, "num_stages": stages, "SPLIT_N": parts}.items())
+        assert any(getattr(step, "is_gluon", False) for step in found[0].emit(found[1], config).steps)
+        run_checked(region, config)
+
+
 def float_product(m: int, n: int, k: int) -> Region:
     d = made.Draft(2)
     d.store(d.op("matmul", d.load((m, k), FLOAT), d.load((k, n), FLOAT)))

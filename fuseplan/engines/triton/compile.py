@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from fuseplan.runtime.launch import Artifact
 
 _FORMAT = 2  # of what is cached; goes into the key
 _MAX_SOURCES = 2048
+_MAP_TYPE = re.compile(r"tensordesc<(\w+)\[([^]]*)\]>")
 _lock = forks.Lock()  # Triton's knobs are global
 _modules: dict[str, ModuleType] = {}
 
@@ -71,6 +73,7 @@ class Compilation:
     num_warps: int
     num_stages: int
     sm: int
+    is_gluon: bool = False
 
     @forks.cached_property
     def origin(self) -> str:
@@ -113,6 +116,7 @@ def compilation(kernel: Kernel, sm: int, *, aligned: bool) -> Compilation:
         kernel.num_warps,
         kernel.num_stages,
         sm,
+        kernel.is_gluon,
     )
 
 
@@ -140,13 +144,12 @@ def compile_fresh(wanted: Compilation) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run Triton: all its stages by name (``ttir`` to ``cubin``), and the facts of the launch."""
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
     module = load_source(wanted.source)
     constants = dict(wanted.constants)
     attributes = {(position,): [["tt.divisibility", multiple]] for position, multiple in wanted.promises}
     with _lock, folders.scratch("fuseplan-triton-") as folder, _quiet_knobs(str(folder)):
-        source = ASTSource(getattr(module, wanted.function), dict(wanted.signature), constants, attributes)
+        source = _ast_source(wanted, getattr(module, wanted.function), constants, attributes)
         options = {
             "num_warps": wanted.num_warps,
             "num_stages": wanted.num_stages,
@@ -165,6 +168,25 @@ def compile_fresh(wanted: Compilation) -> tuple[dict[str, Any], dict[str, Any]]:
         boxes = [(m["block_size"], m["swizzle"]) for m in meta.tensordesc_meta or ()]
         facts = {"symbol": meta.name, "num_warps": meta.num_warps, "shared_bytes": meta.shared, "boxes": boxes}
         return dict(built.asm), facts
+
+
+def _ast_source(wanted: Compilation, function: Any, constants: dict[str, int], attributes: dict[Any, Any]) -> Any:
+    """What Triton compiles; in Gluon the type of a tensor map says how its tiles lie in shared memory."""
+    if not wanted.is_gluon:
+        from triton.compiler import ASTSource
+
+        return ASTSource(function, dict(wanted.signature), constants, attributes)
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    types = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp32": gl.float32}
+    signature = {}
+    for name, kind in wanted.signature:
+        if (found := _MAP_TYPE.fullmatch(kind)) is not None:
+            tile = [int(side) for side in found[2].split(",")]
+            kind = f"{kind[:-1]},{gl.NVMMASharedLayout.get_default_for(tile, types[found[1]])!r}>"
+        signature[name] = kind
+    return GluonASTSource(function, signature, constants, attributes)
 
 
 def _check_launch(wanted: Compilation, meta: Any, path: str) -> None:

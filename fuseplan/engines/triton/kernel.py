@@ -82,6 +82,7 @@ class Kernel:
         params: runtime parameters, in the order of the signature
         constants: compile-time parameters, after the runtime ones
         is_cooperative: its programs wait for each other, so all of them must be on the device at once
+        is_gluon: whether the source is Gluon
     """
 
     function: str
@@ -92,6 +93,7 @@ class Kernel:
     num_warps: int
     num_stages: int = 3
     is_cooperative: bool = False
+    is_gluon: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,12 @@ from fuseplan.ir.region import Region
 
 _FOLDER = Path(__file__).parent / "kernels"
 _IMPORTS = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
+_GLUON_IMPORTS = """from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+)
+"""
 INDEX_BITS = "INDEX_BITS"
 
 
@@ -85,12 +91,14 @@ class Entry:
     Args:
         arguments: what the main loop takes before the constants: parameters, or tuples of them
         constants: compile-time parameters of both, `INDEX_BITS` aside
+        is_gluon: whether the file, and so the whole text, is Gluon
     """
 
     file: str
     main: str
     arguments: Sequence[str | tuple[str, ...]]
     constants: Sequence[tuple[str, int]] = ()
+    is_gluon: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,9 +126,17 @@ def kernel_text(entry: Entry, functions: Sequence[Function], params: ParamList) 
     constants = (*entry.constants, (INDEX_BITS, index_bits(params.region)))
     texts = _texts(entry, functions)
     texts[entry.file] = _entry_text(entry, params.region, ordered)
+    imports = _IMPORTS
+    if entry.is_gluon:
+        texts, imports = {name: _as_gluon(text) for name, text in texts.items()}, _IMPORTS + _GLUON_IMPORTS
     needed = _reachable(entry.file, texts)
-    source = "\n\n".join([_IMPORTS, *(text for name, text in texts.items() if name in needed)])
+    source = "\n\n".join([imports, *(text for name, text in texts.items() if name in needed)])
     return KernelText(source, ordered, constants)
+
+
+def _as_gluon(source: str) -> str:
+    """The text with Gluon's decorator and numbers: its `full` wants a layout, which a number has not."""
+    return source.replace("@triton.jit", "@gluon.jit").replace("tl.full((), ", "full_scalar(")
 
 
 def _texts(entry: Entry, functions: Sequence[Function]) -> dict[str, str]:

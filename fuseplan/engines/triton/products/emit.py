@@ -12,6 +12,7 @@ from fuseplan.engines.triton.body import Body, TileAxis, needed_for
 from fuseplan.engines.triton.kernel import Emitted, Fill, Kernel, ParamList
 from fuseplan.engines.triton.layout import is_adjacent
 from fuseplan.engines.triton.products.schedule import DotOperand, GemmSchedule, behind
+from fuseplan.engines.triton.products.special import SpecialEmitter
 from fuseplan.engines.triton.products.tiles import Shares, Tile, shares_of
 from fuseplan.engines.triton.products.views import TileBody
 from fuseplan.engines.triton.source import Entry, Function, KernelText, kernel_text, tuple_text
@@ -35,7 +36,9 @@ class GemmEmitter:
 
     def emit(self) -> Emitted:
         """The kernels, with others for addresses that tensor maps do not take."""
-        if self.knobs["SPLIT_K"] > 1:
+        if self.knobs["SPECIALISTS"]:
+            steps = SpecialEmitter(self.schedule, self.knobs).emit()
+        elif self.knobs["SPLIT_K"] > 1:
             steps = self._split()
         elif self.shares is not None:
             steps = self._shared(self.shares)
@@ -43,7 +46,8 @@ class GemmEmitter:
             steps = self.schedule.reductions.around(self._whole())
         if not self.is_mapped:
             return steps
-        plain = {**self.knobs, "MAPS": 0}
+        plain = {**self.knobs, "MAPS": 0, "SPECIALISTS": 0}
+        plain["num_warps"] *= 2 if self.knobs["SPECIALISTS"] else 1
         return replace(steps, unaligned=lambda: GemmEmitter(self.schedule, plain).emit())
 
     def _whole(self) -> Kernel:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from fuseplan.codegen.axes import MergedAxis, merge
 from fuseplan.engines.triton.body import TileAxis
 from fuseplan.engines.triton.products.schedule import DotOperand, GemmSchedule, behind
+from fuseplan.engines.triton.products.special import special_gap
 from fuseplan.engines.triton.products.views import mapped_tile
 
 
@@ -23,6 +24,7 @@ class Tile(NamedTuple):
         split_k: parts of K that have programs of their own; a second kernel joins them
         float_parts: whether float32 operands are cut in three bfloat16 parts, whose products are as exact
         shared_tail: whether programs share the tiles that would not keep all of them busy
+        specialists: whether loads and products have warps of their own; num_warps counts one group's
     """
 
     block_m: int
@@ -37,6 +39,7 @@ class Tile(NamedTuple):
     split_k: int = 1
     float_parts: int = 0
     shared_tail: int = 0
+    specialists: int = 0
 
     @property
     def knobs(self) -> dict[str, int]:
@@ -74,6 +77,9 @@ _FLOAT_PART_TILES = (  # table: of float32 operands in parts
     (128, 128, 32, 8, 3, 1), (64, 128, 32, 4, 3, 1), (64, 64, 32, 4, 3, 1), (32, 64, 32, 4, 3, 1)
 )  # fmt: skip
 _LEAST_TILE = Tile(16, 32, 32, 4, 2)  # where the operands of several products leave no room for another one
+_SPECIAL_TILES = tuple(
+    [Tile(128, 256, 64, 4, stages, parts, 0, 1, 1, specialists=1) for stages, parts in ((4, 2), (3, 1))]
+)
 # table: tiles through tensor maps, up to PROGRAMS
 _MAP_TILES = (
     (128, 256, 64, 8, 3, 1, 0, 1, 1), (128, 256, 64, 8, 3, 2, 0, 1, 1), (128, 256, 64, 8, 4, 2, 0, 1, 1),
@@ -88,14 +94,16 @@ VALUES = {
     "BLOCK_M": (16, 32, 64, 128, 256), "BLOCK_N": (16, 32, 64, 128, 256), "BLOCK_K": (16, 32, 64, 128, 256),
     "num_warps": (4, 8), "num_stages": (2, 3, 4, 5, 6, 7, 8), "SPLIT_N": (1, 2), "SWAP": (0, 1), "MAPS": (0, 1),
     "PROGRAMS": (0, 1, 2), "SPLIT_K": (1, 2, 4, 8, 16, 32, 64, 128), "GROUP_M": (1, 2, 4, 8, 16, 32),
-    "FLOAT_PARTS": (0, 1), "SHARED_TAIL": (0, 1),
+    "FLOAT_PARTS": (0, 1), "SHARED_TAIL": (0, 1), "SPECIALISTS": (0, 1),
 }  # fmt: skip
+_SPECIALISTS = (128, 256, 4, 0, 1, 1, 1, 0, 0)  # their BLOCK_M, BLOCK_N, num_warps, SWAP to SHARED_TAIL
 _ACCUMULATORS = 128 * 256  # elements of all accumulators of a program that its registers hold
 _FEW_VALUES = 3
 _MAX_GROUP, _LEAST_SHARED, _LEAST_SAVING, _SHARE_US = 32, 32, 0.05, 3.0  # of shared tiles: see `shares_of`
 _MAX_PARTS, _LEAST_STEPS = 64, 4  # parts of K, and steps of each
 
 _TENSOR_CORE_GAIN = 12.0  # rate of half-type matrix units over float32 lanes, H100 and H200
+_SPECIAL_GAIN = 1.02  # of the rate where loads and products have warps of their own
 _PARTS_GAIN = 1.2  # the same for float32 operands in parts: six products, and cutting
 _L2_BYTES_PER_US = 110e3  # that a multiprocessor loads, H200
 _NOT_HIDDEN = 0.25  # of the shorter one of memory time and work
@@ -121,6 +129,7 @@ def _fitting(schedule: GemmSchedule) -> list[Tile]:
     else:
         plain = [Tile(*t, float_parts=1) for t in _FLOAT_PART_TILES] + [Tile(*t) for t in _FLOAT_TILES]
     mapped = [t for t in (Tile(*made) for made in _MAP_TILES) if can_map(t, schedule)]
+    mapped += [t for t in _SPECIAL_TILES if can_map(t, schedule)]
     lean = [t for t in mapped if not (_is_heavy(schedule) and (t.programs or _fills_registers(t)))]
     fitting = [t for t in lean or plain if not tile_gap(t, schedule)]
     return fitting or [_LEAST_TILE]
@@ -143,6 +152,8 @@ def _splits(tile: Tile, schedule: GemmSchedule) -> list[Tile]:
     """A tile with every number of parts of K that may pay, and with a shared tail where it may."""
     programs, steps = _num_tiles(tile, schedule), -(-schedule.k // tile.block_k)
     found, parts = [tile], 2
+    if tile.specialists:
+        return found
     if shares_of(tile, schedule) is not None:
         found.append(tile._replace(shared_tail=1))
     size = schedule.batch * schedule.m * schedule.n * len(schedule.pairs)
@@ -158,7 +169,11 @@ def shares_of(tile: Tile, schedule: GemmSchedule) -> Shares | None:
     """How the tiles of the last wave are shared; None where that saves little or is not possible."""
     programs, tiles = schedule.device.sm_count, _num_tiles(tile, schedule)
     steps, left = -(-schedule.k // tile.block_k), tiles % programs
-    if (tile.programs, tile.split_n, tile.split_k, tile.swap) != (1, 2, 1, 0) or not left or steps < _LEAST_SHARED:
+    if (
+        (tile.programs, tile.split_n, tile.split_k, tile.swap, tile.specialists) != (1, 2, 1, 0, 0)
+        or not left
+        or steps < _LEAST_SHARED
+    ):
         return None
     step_us, best, least = step_us_of(tile, schedule), None, (1 - _LEAST_SAVING) * steps
     for group in range(1, min(left, _MAX_GROUP) + 1):
@@ -176,6 +191,9 @@ def tile_gap(tile: Tile, schedule: GemmSchedule) -> str:
     needed, limit = gemm_shared_bytes(tile, schedule), schedule.device.shared_bytes or 99 * 1024
     if needed > limit:
         return f"its tiles take {needed} bytes of shared memory, a block has {limit}"
+    if tile.specialists:
+        is_known = tile[:2] + tile[3:4] + tile[6:12] == _SPECIALISTS
+        return special_gap(schedule) if is_known else "warps of their own for loads and products have other tiles"
     if tile.block_m * tile.block_n * len(schedule.pairs) > tile.num_warps * _ACCUMULATORS // 8:
         return f"{tile.num_warps} warps do not hold {len(schedule.pairs)} x {tile.block_m} x {tile.block_n} sums"
     if tile.maps and not can_map(tile, schedule):
@@ -274,13 +292,14 @@ def _matrix_us(tile: Tile, schedule: GemmSchedule) -> float:
     rate = next((r for columns, r in _RATES if width >= columns), _RATES[-1][1])
     height = max(64, n if tile.swap else m)
     gain = _TENSOR_CORE_GAIN if schedule.has_matrix_units else _PARTS_GAIN
+    gain *= _SPECIAL_GAIN if tile.specialists else 1.0
     return 2.0 * height * width * k * len(schedule.pairs) / (peak * gain * rate)
 
 
 def _resident(tile: Tile, schedule: GemmSchedule) -> int:
     """Programs that a multiprocessor holds at once."""
     shared = gemm_shared_bytes(tile, schedule) + _RESERVED
-    threads = 32 * tile.num_warps
+    threads = 32 * tile.num_warps * (2 if tile.specialists else 1)
     sums = tile.block_m * tile.block_n * len(schedule.pairs) // threads
     registers = threads * min(255, 48 + sums)
     return max(1, min(_MAX_RESIDENT, _SHARED_BYTES // shared, _REGISTERS // registers))
