@@ -14,7 +14,20 @@ from typing import Any
 import pytest
 
 from fuseplan import settings
-from fuseplan.dtypes import BFLOAT16, BOOLEAN, DOUBLE, FLOAT, FP8_E4M3, FP8_E5M2, HALF, INT8, INT32, INT64, UINT8
+from fuseplan.dtypes import (
+    BFLOAT16,
+    BOOLEAN,
+    DOUBLE,
+    FLOAT,
+    FP8_E4M3,
+    FP8_E5M2,
+    HALF,
+    INT8,
+    INT32,
+    INT64,
+    UINT8,
+    DType,
+)  # fmt: skip
 from fuseplan.engines.base import Config
 from fuseplan.engines.triton import compile as aot
 from fuseplan.engines.triton.engine import TritonEngine
@@ -333,3 +346,41 @@ def test_operands_of_a_region_keep_their_order_in_every_kernel() -> None:
             assert order == sorted(order)
             roles = {p.operand: p.kind for p in kernel.params if p.operand >= 0}
             assert all((region.operands[i].role is Role.SCALAR) == (k is ParamKind.SCALAR) for i, k in roles.items())
+
+
+def scaled_floor(dtype: DType) -> Region:
+    """A large product, scaled, with a bias and a floor."""
+    d = made.Draft(2)
+    product = d.op("matmul", d.load((4096, 4096), dtype), d.load((4096, 4096), dtype, (1, 4096)))
+    y = d.op("add", d.op("mul", product, d.load((1, 1), FLOAT, scalar=True)), d.load((1, 4096), dtype))
+    d.store(d.op("cast", d.op("max", y, d.const(0.0)), dtype=dtype))
+    return d.region()
+
+
+# table: knobs beside the default's, for which a kernel of its own is made
+WAYS = {
+    "specialists": {"num_warps": 4, "num_stages": 4, "SPLIT_N": 2, "SPECIALISTS": 1},
+    "shared-tail": {"num_warps": 8, "num_stages": 3, "SPLIT_N": 2, "SHARED_TAIL": 1, "SPECIALISTS": 0},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_way_of_computing_products_compiles_without_spills(way: str, tmp_path: Path) -> None:
+    region = scaled_floor(HALF) if way == "specialists" else long_product()
+    tile = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "SWAP": 0, "MAPS": 1, "PROGRAMS": 1, "SPLIT_K": 1}
+    (kernel,) = kernels(region, 90, tuple({**tile, **WAYS[way]}.items()))
+    assert (kernel.is_gluon, kernel.is_cooperative) == (way == "specialists", way == "shared-tail")
+    asm, facts = aot.compile_fresh(aot.compilation(kernel, 90, aligned=True))
+    used = resources(asm["cubin"], tmp_path)
+    assert used["LOCAL"] == 0 and used["STACK"] == 0, used
+    assert facts["shared_bytes"] <= made.device(90).shared_bytes
+    assert facts["num_warps"] == (12 if way == "specialists" else 8)
+    check_parameters(kernel, asm["ptx"], [aot.Box(*box) for box in facts["boxes"]])
+
+
+def long_product() -> Region:
+    """A product whose tiles leave a last wave that is worth sharing."""
+    d = made.Draft(2)
+    product = d.op("matmul", d.load((2048, 6144), BFLOAT16), d.load((6144, 7168), BFLOAT16, (1, 6144)))
+    d.store(d.op("cast", product, dtype=BFLOAT16))
+    return d.region()
