@@ -96,6 +96,7 @@ VALUES = {
     "PROGRAMS": (0, 1, 2), "SPLIT_K": (1, 2, 4, 8, 16, 32, 64, 128), "GROUP_M": (1, 2, 4, 8, 16, 32),
     "FLOAT_PARTS": (0, 1), "SHARED_TAIL": (0, 1), "SPECIALISTS": (0, 1),
 }  # fmt: skip
+_MAPPED_SM = 9  # major version; newer ones keep sums elsewhere, and these tiles are not measured there
 _SPECIALISTS = (128, 256, 4, 0, 1, 1, 1, 0, 0)  # their BLOCK_M, BLOCK_N, num_warps, SWAP to SHARED_TAIL
 _ACCUMULATORS = 128 * 256  # elements of all accumulators of a program that its registers hold
 _FEW_VALUES = 3
@@ -209,7 +210,7 @@ def tile_gap(tile: Tile, schedule: GemmSchedule) -> str:
 def can_map(tile: Tile, schedule: GemmSchedule) -> bool:
     """Whether tensor maps move everything that products are computed from, on a device that has them."""
     region = schedule.region
-    if schedule.device.sm_version < 90 or region.graph.is_dynamic or not schedule.has_matrix_units:
+    if schedule.device.sm_version // 10 != _MAPPED_SM or region.graph.is_dynamic or not schedule.has_matrix_units:
         return False
     rank = len(region.domain)
     batch = TileAxis("b", merge(region, range(rank - 2)))
