@@ -99,6 +99,7 @@ class Accumulator:
         init: neutral element
         update: new accumulator from ``{x}`` (carrier of the kind) and ``{a}``
         clause: reduction identifier for ``#pragma omp simd``
+        result: element of the carrier from ``{a}``
     """
 
     ctype: str
@@ -106,6 +107,7 @@ class Accumulator:
     init: str
     update: str
     clause: str
+    result: str = "{a}"
 
 
 def _accumulators(kind: str) -> dict[str, Accumulator]:
@@ -147,8 +149,26 @@ def _accumulators(kind: str) -> dict[str, Accumulator]:
 
 ACCUMULATORS = {kind: _accumulators(kind) for kind in _WORDS}
 
-#: a sum over a few elements, which is then added to one in double: faster, and its error does not grow with length
-BLOCK_SUM = Accumulator("float", FLOAT, "0.0f", "{a} + {x}", "+")
+# table: floats over a few elements, faster: sums as floats, which are then added up in double, and extremes as integers
+BLOCK = {
+    "add": Accumulator("float", FLOAT, "0.0f", "{a} + {x}", "+"),
+    "max": Accumulator(
+        "int32_t",
+        FLOAT,
+        "max_key(-INFINITY)",
+        "max_i32({a}, max_key({x}))",
+        "max",
+        "of_key({a})",
+    ),
+    "min": Accumulator(
+        "int32_t",
+        FLOAT,
+        "min_key(INFINITY)",
+        "min_i32({a}, min_key({x}))",
+        "min",
+        "of_key({a})",
+    ),
+}
 
 # table: a main loop's accumulator; {x} and {y} are the factors
 MAIN_LOOP = {
@@ -315,7 +335,7 @@ def is_computable(dtype: DType) -> bool:
 __all__ = [
     "ACCUMULATORS",
     "Accumulator",
-    "BLOCK_SUM",
+    "BLOCK",
     "CARRIER",
     "EXPRESSIONS",
     "KIND",

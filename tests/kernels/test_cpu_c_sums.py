@@ -193,3 +193,31 @@ def test_what_a_sum_over_rows_leads_to_may_not_need_a_row() -> None:
     row, column = b.reduce("add", x, (1,)), b.reduce("add", x, (0,))
     b.store(b.op("sub", b.op("sub", x, row), column))
     assert "different axes" in ENGINE.supports(b.region(), CPU).reason
+
+
+def test_quotients_by_one_divisor_are_rounded_once() -> None:
+    """Also at the ends of the range, where the divisor's inverse is used."""
+    ends = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 3.4028235e38, 1.1754942e-38, 1.0, 3.0, 1 / 3, 1e38, 1e-38, -7.0]
+    rng = np.random.default_rng(7)
+    divisors = np.array([*ends, *np.exp(rng.uniform(-80, 80, 50))], np.float32)
+    x = np.concatenate([np.tile(np.array(ends, np.float32), (divisors.size, 1)),
+                        np.exp(rng.uniform(-80, 80, (divisors.size, 600))).astype(np.float32)], axis=1)  # fmt: skip
+    b = RegionBuilder()
+    b.store(b.op("div", b.load(x.shape), b.load((divisors.size, 1))))
+    (y,) = run_region(b.region(), [x, divisors[:, None]])
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(y, x / divisors[:, None])
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_extremes_of_long_rows_propagate_nan_of_either_sign(mode: str) -> None:
+    x = np.random.default_rng(8).normal(size=(6, 1300)).astype(np.float32)
+    x[0, 700] = np.nan
+    x[1, 5] = np.copysign(np.float32(np.nan), np.float32(-1))
+    x[2, 1299], x[3, 0] = np.inf, -np.inf
+    x[4] = -np.inf if mode == "max" else np.inf
+    x[5] = -np.abs(x[5])
+    b = RegionBuilder()
+    b.store(b.reduce(mode, b.load(x.shape), (1,)))
+    (y,) = run_region(b.region(), [x])
+    np.testing.assert_array_equal(y, (np.max if mode == "max" else np.min)(x, axis=1, keepdims=True))

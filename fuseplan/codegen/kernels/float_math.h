@@ -24,13 +24,41 @@ static inline float exp_rest(float x, float shifted) {
 /* the power of two of an integer from -126 to 127 */
 static inline float power_of_2(int32_t n) { return float_of((uint32_t)(n + 127) << 23); }
 
-/* scaled in two steps, so that results may be infinite or too small for a normal float */
+/* x / y, rounded once: the double product is nearer to the quotient than any tie of floats, and wide divisions are slow */
+static inline float quotient(float x, float y, double inverse_of_y) {
+#ifdef __AVX512F__
+  (void)y;
+  return (float)((double)x * inverse_of_y);
+#else
+  (void)inverse_of_y;
+  return x / y;
+#endif
+}
+
+/* floats in the order of integers, NaN at the end that a maximum or minimum takes: compared in one instruction */
+static inline int32_t key_of(float x) {
+  const int32_t u = (int32_t)bits_of(x);
+  return u ^ (int32_t)((uint32_t)(u >> 31) >> 1);
+}
+
+static inline int32_t max_key(float x) { return x != x ? INT32_MAX : key_of(x); }
+
+static inline int32_t min_key(float x) { return x != x ? INT32_MIN : key_of(x); }
+
+static inline float of_key(int32_t key) { return float_of((uint32_t)(key ^ (int32_t)((uint32_t)(key >> 31) >> 1))); }
+
+/* the smaller of two numbers that are not negative, which a NaN is not: as integers, which is one instruction */
+static inline float smaller_of(float x, float y) { return float_of(bits_of(x) < bits_of(y) ? bits_of(x) : bits_of(y)); }
+
+/* bounded as integers, by which NaN is lost; scaled in two steps, so that results may be infinite or denormal */
 static inline float exp_f32(float x) {
-  const float low = x < -104.0f ? -104.0f : x, bounded = low > 89.0f ? 89.0f : low;
-  const float shifted = exp_shifted(bounded), tail = exp_tail(exp_rest(bounded, shifted));
+  const int32_t high = (int32_t)bits_of(x), below = high < 0x42b20000 ? high : 0x42b20000; /* 89 */
+  const uint32_t bits = (uint32_t)below < 0xc2d00000u ? (uint32_t)below : 0xc2d00000u;     /* -104 */
+  const float bounded = float_of(bits), shifted = exp_shifted(bounded), tail = exp_tail(exp_rest(bounded, shifted));
   const int32_t n = (int32_t)bits_of(shifted) - 0x4b400000, half = n >> 1;
   const float scale = power_of_2(half);
-  return MADD_F32(tail, scale, scale) * power_of_2(n - half);
+  const float result = MADD_F32(tail, scale, scale) * power_of_2(n - half);
+  return x != x ? x + x : result;
 }
 
 /* log(2^n (1 + f)) for 1 + f from sqrt(1/2) to sqrt(2) */
@@ -78,7 +106,7 @@ static inline float log1p_f32(float x) {
 
 /* near 0 an odd polynomial, elsewhere 1 - 2 / (e^2|x| + 1) */
 static inline float tanh_f32(float x) {
-  const float a = fabsf(x), s = x * x, twice = a + a, bounded = twice > 18.1f ? 18.1f : twice;
+  const float a = fabsf(x), s = x * x, bounded = smaller_of(a + a, 18.1f);
   const float shifted = exp_shifted(bounded), scale = power_of_2((int32_t)bits_of(shifted) - 0x4b400000);
   const float e = MADD_F32(exp_tail(exp_rest(bounded, shifted)), scale, scale);
   float p = MADD_F32(2.157635754e-3f, s, -8.195086382e-3f);
@@ -92,7 +120,7 @@ static inline float tanh_f32(float x) {
 
 /* near 0 an odd polynomial, elsewhere 1 - e^(a polynomial) */
 static inline float erf_f32(float x) {
-  const float a = fabsf(x), s = x * x, u = a > 4.0f ? 4.0f : a;
+  const float a = fabsf(x), s = x * x, u = smaller_of(a, 4.0f);
   float r = MADD_F32(-1.152186087e-5f, u, 3.256496566e-4f);
   r = MADD_F32(r, u, -3.653758438e-3f);
   r = MADD_F32(r, u, 2.378535084e-2f);

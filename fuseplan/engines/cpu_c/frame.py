@@ -120,6 +120,19 @@ class Frame:
             text = c_expr.result(made, v.compute, v.dtype)
         self.define(value, text)
 
+    def converted(self, value: int, k: int) -> str:
+        """The k-th argument of a value in its compute type."""
+        v = self.region.values[value]
+        dtype = self.region.values[v.args[k]].dtype
+        return c_expr.argument(f"v{v.args[k]}", dtype, v.compute)
+
+    def quotient(self, value: int) -> None:
+        """Define a quotient of floats whose divisor has its inverse in ``d<value>``."""
+        v = self.region.values[value]
+        x, y = self.converted(value, 0), self.converted(value, 1)
+        made = f"quotient({x}, {y}, d{value})"
+        self.define(value, c_expr.result(made, v.compute, v.dtype))
+
     def store(self, value: int, operand: int) -> None:
         o = self.region.operands[operand]
         text = c_expr.store(f"v{value}", self.region.values[value].dtype, o.dtype)

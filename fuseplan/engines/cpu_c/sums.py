@@ -27,6 +27,15 @@ def is_float_sum(frame: Frame, reduce: int) -> bool:
     return c_expr.KIND[v.compute.name] == "f32" and v.mode == "add"
 
 
+def in_block(frame: Frame, reduce: int, *, is_whole: bool) -> c_expr.Accumulator:
+    """How a reduction adds up in one block; in one that is not whole a sum is in double."""
+    v = frame.region.values[reduce]
+    if c_expr.KIND[v.compute.name] != "f32" or v.mode == "mul":
+        return frame.accumulator(reduce)
+    is_wide = v.mode == "add" and not is_whole
+    return frame.accumulator(reduce) if is_wide else c_expr.BLOCK[v.mode]
+
+
 def add_into(frame: Frame, reduce: int, place: str, text: str = "") -> None:
     """The line that adds an element, or the partial result `text`, into an accumulator."""
     update = frame.accumulator(reduce).update
@@ -51,43 +60,43 @@ class Block:
     reduces: tuple[int, ...]
 
     def write(
-        self, frame: Frame, element: Callable[[], None], merge: Callable[[int], None]
+        self,
+        frame: Frame,
+        element: Callable[[], None],
+        merge: Callable[[int, str], None],
     ) -> None:
         """The loops.
 
         Args:
             element: writes what is done at one position, without what the block's own reductions add up
-            merge: writes what is done with the ``q<value>`` of a block
+            merge: writes what is done with the result of a block, given as text
         """
         w = frame.writer
         if any(is_float_sum(frame, r) for r in self.reduces):
             w.line(f"int64_t b = {self.first};")
             w.open(f"for (; b + SUM_BLOCK <= {self.past}; b += SUM_BLOCK) {{")
-            self._write_loop(frame, ("b", "b + SUM_BLOCK"), element, is_float=True)
-            for r in self.reduces:
-                merge(r)
+            self._write_loop(
+                frame, ("b", "b + SUM_BLOCK"), element, merge, is_whole=True
+            )
             w.close()
-            self._write_loop(frame, ("b", self.past), element, is_float=False)
+            self._write_loop(frame, ("b", self.past), element, merge, is_whole=False)
         else:
-            self._write_loop(frame, (self.first, self.past), element, is_float=False)
-        for r in self.reduces:
-            merge(r)
+            self._write_loop(
+                frame, (self.first, self.past), element, merge, is_whole=False
+            )
 
     def _write_loop(
         self,
         frame: Frame,
         bounds: tuple[str, str],
         element: Callable[[], None],
+        merge: Callable[[int, str], None],
         *,
-        is_float: bool,
+        is_whole: bool,
     ) -> None:
         w, accumulators, clauses = frame.writer, {}, []
         for r in self.reduces:
-            acc = (
-                c_expr.BLOCK_SUM
-                if is_float and is_float_sum(frame, r)
-                else frame.accumulator(r)
-            )
+            acc = in_block(frame, r, is_whole=is_whole)
             accumulators[r] = acc
             w.line(f"{acc.ctype} q{r} = {acc.init};")
             clauses.append(f" reduction({acc.clause} : q{r})")
@@ -99,6 +108,8 @@ class Block:
             text = acc.update.format(a=f"q{r}", x=frame.argument(r))
             w.line(f"q{r} = {text}; {frame.holes.note(r)}")
         w.close()
+        for r, acc in accumulators.items():
+            merge(r, acc.result.format(a=f"q{r}"))
 
 
 class RowSums(GlobalReductions):
@@ -166,7 +177,7 @@ class RowSums(GlobalReductions):
         if reduce not in self.buffers:
             add_into(frame, reduce, place, text)
             return
-        added = c_expr.BLOCK_SUM.update.format(
+        added = c_expr.BLOCK["add"].update.format(
             a=place, x=text or frame.argument(reduce)
         )
         frame.writer.line(f"{place} = {added}; {frame.holes.note(reduce)}")

@@ -236,7 +236,7 @@ def _write_rows(frame: Frame, sums: RowSums, rows: int) -> None:
             frame.store(i, operand)
 
     block = Block("j", "first", "past", in_row)
-    block.write(frame, write_element, lambda r: sums.update(frame, r, f"q{r}"))
+    block.write(frame, write_element, lambda r, text: sums.update(frame, r, text))
 
 
 def _write_step(frame: Frame, sums: RowSums, moving: Sequence[int], rows: int) -> None:

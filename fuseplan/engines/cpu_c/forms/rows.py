@@ -15,6 +15,7 @@ from math import prod
 
 from fuseplan.codegen import c_expr
 from fuseplan.codegen.axes import MergedAxis, merge_in_memory_order, reduced_axes
+from fuseplan.dtypes import FLOAT
 from fuseplan.engines.base import Config, KnobSpace, Support
 from fuseplan.engines.cpu_c.dataflow import depends_on, needed_for, reads
 from fuseplan.engines.cpu_c.elements import most_tasks
@@ -180,6 +181,7 @@ class Row:
         self.region, self.w = frame.region, frame.writer
         self.is_scalar = schedule.is_scalar
         self.kept: set[int] = set()
+        self.divided: set[int] = set()  # values whose divisor has its inverse
 
     def write(self) -> None:
         frame, region = self.frame, self.region
@@ -224,6 +226,11 @@ class Row:
         for r in one.reduces:
             acc = frame.accumulator(r)
             w.line(f"{acc.ctype} r{r} = {acc.init};")
+        for i in self._needed(one):
+            if self._has_one_divisor(i) and i not in self.divided:
+                self.divided.add(i)
+                divisor = frame.converted(i, 1)
+                w.line(f"const double d{i} = 1.0 / (double){divisor};")
         for k in one.loops[:-1]:
             frame.open_loop(k)
         in_row = tuple([r for r in one.sums if r in self.sums.in_row])
@@ -232,11 +239,11 @@ class Row:
         if self.schedule.divides_columns:
             bounds = ("first", "past")
 
-        def merge(r: int) -> None:
+        def merge(r: int, text: str) -> None:
             if r in in_row:
-                self.sums.update(frame, r, f"q{r}")
+                self.sums.update(frame, r, text)
             else:
-                add_into(frame, r, f"r{r}", f"q{r}")
+                add_into(frame, r, f"r{r}", text)
 
         block = Block(frame.index[last], *bounds, (*one.reduces, *in_row))
         w.open("{")
@@ -247,16 +254,28 @@ class Row:
         for r in one.reduces:
             frame.finish(r, f"r{r}")
 
+    def _needed(self, one: Pass) -> list[int]:
+        """Values that a pass computes for each element."""
+        stop = [s or i in self.kept for i, s in enumerate(self.is_scalar)]
+        return needed_for(self.region, one.roots(self.region), stop)
+
+    def _has_one_divisor(self, value: int) -> bool:
+        """Whether all elements of a row are divided by the same float."""
+        v = self.region.values[value]
+        return v.op == "div" and v.compute is FLOAT and self.is_scalar[v.args[1]]
+
     def _write_element(self, one: Pass) -> None:
         """What a pass does at one position."""
         w, frame, roots = self.w, self.frame, one.roots(self.region)
-        stop = [s or i in self.kept for i, s in enumerate(self.is_scalar)]
-        needed = needed_for(self.region, roots, stop)
+        needed = self._needed(one)
         used = {a for i in needed for a in reads(self.region.values[i])} | set(roots)
         for i in sorted(used & self.kept):
             frame.define(i, self._kept_element(i))
         for i in needed:
-            frame.value(i)
+            if self._has_one_divisor(i):
+                frame.quotient(i)
+            else:
+                frame.value(i)
         for i in one.keeps:
             w.line(f"{self._kept_element(i)} = v{i};")
         for r in one.sums:
