@@ -232,6 +232,8 @@ def neutral(mode: str, work: DType) -> str:
 
 def combine(mode: str, acc: str, x: str, work: DType) -> str:
     """Elementwise step of a reduction; the accumulator is the second argument of the NaN rule."""
+    if mode in ("max", "min") and work.is_float:
+        return f"tl.{mode}imum({x}, {acc}, propagate_nan=tl.PropagateNan.ALL)"
     return primitive(mode, [x, acc], work)[0]
 
 

@@ -50,12 +50,23 @@ def bias_gradient() -> Region:
     return d.region()
 
 
+def sums(dim: tuple[int, int], axes: tuple[int, ...], dtype: DType) -> Region:
+    d = made.Draft(2)
+    d.store(d.op("reduce", d.load(dim, dtype), mode="add", axes=axes))
+    return d.region()
+
+
 # table
 REGIONS: dict[str, Callable[[], Region]] = {
     "pointwise-chain": lambda: made.pointwise_chain((64, 96, 256), BFLOAT16),
     "softmax": lambda: made.softmax(512, 4096, BFLOAT16),
     "rms-norm": lambda: made.rms_norm(512, 5120, BFLOAT16),
     "layer-norm": lambda: made.add_layer_norm_gelu(512, 4096, HALF),
+    "layer-norm-gradients": lambda: made.norm_gradients(2048, 5120, BFLOAT16),
+    "rms-norm-gradients": lambda: made.norm_gradients(2048, 8192, FLOAT, is_layer=False),
+    "column-sums": lambda: sums((8192, 4096), (0,), BFLOAT16),
+    "sum-of-all": lambda: sums((8192, 4096), (0, 1), FLOAT),
+    "long-softmax": lambda: made.softmax(64, 65536, BFLOAT16),
     "matmul-bias-gelu": lambda: made.matmul_bias_gelu(1, 4096, 4096, 1024, HALF),
     "matmul-gelu-amax": lambda: made.matmul_gelu_amax(16, 512, 1024, 512, BFLOAT16),
     "gated": lambda: made.gated(4096, 4096, 1024, BFLOAT16),
@@ -134,15 +145,17 @@ def test_default_config_compiles_without_spills(name: str, sm: int, tmp_path: Pa
             wanted = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}[sm]
             assert wanted in asm["ptx"] and "cp.async" in asm["ptx"]
             assert ("cp.async.bulk.tensor" in asm["ptx"]) == (sm == 90)
-        else:
-            assert re.search(r"ld\.global\S*\.v4\.b32", asm["ptx"]), "rows of 16-byte multiples load as vectors"
+        elif any(region.operands[p.operand].role is Role.IN for p in kernel.params if p.operand >= 0):
+            vectors = r"ld\.global\S*\.v4\.b32|cp\.async\.cg\.shared\.global \[[^]]*\], \[[^]]*\], 0x10"
+            assert re.search(vectors, asm["ptx"]), "rows of 16-byte multiples load as vectors"
         assert ".approx" not in "".join(line for line in asm["ptx"].splitlines() if "div" in line or "sqrt" in line)
 
 
 # table: entry of a kernel file that compiles alone: its signature, its constants, and an instruction that it has
 ALONE: dict[str, tuple[str, dict[str, int], str]] = {
     "pointwise": ("*fp32 *fp32 i32", {"BLOCK": 1024, "MERGED": 0}, "ld.global"),
-    "rows": ("*fp32 *fp32 i32 i32", {"ROWS": 2, "BLOCK": 512}, "div.full.f32"),
+    "rows": ("*fp32 *fp32 i32 i32", {"ROWS": 2, "BLOCK": 512, "STAGES": 3, "ROWS_FIRST": 0}, "div.full.f32"),
+    "whole_rows": ("*fp32 *fp32 *fp32 i32", {"ROWS": 8, "STAGES": 2}, "cp.async"),
     "gemm": (
         "*fp16 *fp16 *fp16 i32 i32 i32",
         {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "SPLIT_N": 2}, "wgmma.mma_async",
@@ -166,7 +179,18 @@ def test_kernel_file_compiles_alone(name: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "name", ["matmul-bias-gelu", "matmul-gelu-amax", "gated", "scaled-matmul", "softmax", "layer-norm"]
+    "name",
+    [
+        "matmul-bias-gelu",
+        "matmul-gelu-amax",
+        "gated",
+        "scaled-matmul",
+        "softmax",
+        "layer-norm",
+        "layer-norm-gradients",
+        "column-sums",
+        "long-softmax",
+    ],
 )
 def test_every_listed_config_compiles_and_fits(name: str) -> None:
     region, device = REGIONS[name](), made.device(90)

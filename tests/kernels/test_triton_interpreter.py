@@ -25,6 +25,10 @@ def test_every_way_of_computing_products() -> None:
     assert run_interpreted("-x", "tests/kernels/triton_gemm_interpreted.py") > 40
 
 
+def test_sums_and_gradients_of_norms_match_float64() -> None:
+    assert run_interpreted("-x", "tests/kernels/triton_rows_interpreted.py") > 15
+
+
 def run_part(marker: str) -> None:
     """Run one half of the interpreted tests; all must pass and some must run."""
     files = ("tests/kernels/triton_interpreted.py", "tests/kernels/triton_in_place_interpreted.py")

@@ -33,8 +33,7 @@ def matmul(dtype: object, compute: object) -> Region:
 def mixed_reductions() -> Region:
     d = made.Draft(2)
     x = d.load((8, 9), FLOAT)
-    d.store(d.op("reduce", x, mode="add", axes=(0,)))
-    d.store(d.op("reduce", x, mode="add", axes=(1,)))
+    d.store(d.op("reduce", d.op("reduce", x, mode="add", axes=(0,)), mode="max", axes=(1,)))
     return d.region()
 
 

@@ -247,6 +247,26 @@ def add_layer_norm_gelu(rows: int, columns: int, dtype: DType) -> Region:
     return d.region()
 
 
+def norm_gradients(rows: int, columns: int, dtype: DType, *, is_layer: bool = True) -> Region:
+    """The gradients of a norm by its input, scale and, of a layer norm, bias; of a gradient in two summands."""
+    d = Draft(2)
+    grad = d.op("add", d.load((rows, columns), dtype), d.load((rows, columns), dtype))
+    x, scale, inv = d.load((rows, columns), dtype), d.load((1, columns), dtype), d.load((rows, 1), FLOAT)
+    centred = d.op("sub", x, d.load((rows, 1), FLOAT)) if is_layer else x
+    normed, scaled = d.op("mul", centred, inv), d.op("mul", grad, scale)
+
+    def mean(value: int) -> int:
+        return d.op("div", d.op("reduce", value, mode="add", axes=(1,)), d.op("count", value, axes=(1,)))
+
+    dx = d.op("sub", scaled, d.op("mul", normed, mean(d.op("mul", scaled, normed))))
+    if is_layer:
+        dx = d.op("sub", dx, mean(scaled))
+        d.store(d.op("reduce", grad, mode="add", axes=(0,), dtype=FLOAT))
+    d.store(d.op("mul", dx, inv, dtype=dtype))
+    d.store(d.op("reduce", d.op("mul", grad, normed), mode="add", axes=(0,), dtype=dtype))
+    return d.region()
+
+
 def matmul_bias_gelu(batch: int, m: int, n: int, k: int, dtype: DType) -> Region:
     """Matmul with bias and gelu; the value before gelu is stored too."""
     d = Draft(3)

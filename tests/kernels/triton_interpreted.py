@@ -283,7 +283,8 @@ def test_large_reduction_over_everything(mode: str) -> None:
         result = d.op("reduce", y, mode=mode, axes=axes)
     d.store(result)
     region = d.region()
-    assert made.form_of(region) == "pointwise"
+    assert made.form_of(region) == "rows"
+    assert [k.function for k in made.kernels(region)] == ["rows", "whole_rows"]
     run_checked(region)
 
 

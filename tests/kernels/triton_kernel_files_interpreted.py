@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 import tests.kernels.triton_interpret as interpret
-from fuseplan.engines.triton.kernels import finish, gemm, helpers, join, pointwise, rows
+from fuseplan.engines.triton.kernels import finish, gemm, helpers, join, pointwise, rows, whole_rows
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 # of the interpreter itself, where a loop's bound is a one-element array
@@ -41,9 +41,41 @@ def test_pointwise_alone_is_relu(count: int, index_bits: int) -> None:
 @pytest.mark.parametrize(("rows_", "columns"), [(5, 100), (4, 64), (1, 1)])
 def test_rows_alone_divide_by_their_sum(rows_: int, columns: int) -> None:
     x, y = normal(rows_, columns).abs(), torch.full((rows_, columns), float("nan"))
-    rows.rows[(-(-rows_ // 2),)](x, y, rows_, columns, ROWS=2, BLOCK=32, INDEX_BITS=32)
+    rows.rows[(-(-rows_ // 2),)](x, y, rows_, columns, ROWS=2, BLOCK=32, STAGES=1, ROWS_FIRST=0, INDEX_BITS=32)
     want = x.numpy().astype(np.float64)
     np.testing.assert_allclose(y.numpy(), want / want.sum(1, keepdims=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize("stages", [0, 1, 3])
+@pytest.mark.parametrize("rows_", [1, 4, 11])
+def test_whole_rows_alone_divide_by_their_sum_and_add_up(rows_: int, stages: int) -> None:
+    programs = 2 if stages else -(-rows_ // 4)
+    x, y, p = normal(rows_, 32).abs(), torch.full((rows_, 32), float("nan")), torch.full((programs, 32), float("nan"))
+    whole_rows.whole_rows[(programs,)](x, y, p, rows_, ROWS=4, STAGES=stages, INDEX_BITS=32)
+    want = x.numpy().astype(np.float64)
+    want /= want.sum(1, keepdims=True)
+    np.testing.assert_allclose(y.numpy(), want, rtol=1e-5)
+    np.testing.assert_allclose(p.numpy().sum(0), want.sum(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("value", [3.0, -1e-30, 1e38, 1e-44, float("inf"), 0.0, float("nan")])
+def test_factors_of_a_quotient_divide(value: float) -> None:
+    x, y = torch.tensor([value]), torch.zeros(2)
+
+    @triton.jit
+    def factors(x, y):  # type: ignore[no-untyped-def]
+        first, second = helpers.factors_of_quotient(tl.load(x))
+        tl.store(y, first)
+        tl.store(y + 1, second)
+
+    with np.errstate(all="ignore"):
+        factors[(1,)](x, y)
+    first, second = y.numpy()
+    for numerator in (1.0, 3e-20, -2e25, 1e-44):
+        with np.errstate(all="ignore"):
+            got = np.float32(numerator) * first * second
+            want = np.float32(np.float32(numerator) / np.float32(value))
+        np.testing.assert_allclose(got, want, rtol=3e-7, atol=1e-44)
 
 
 @pytest.mark.parametrize("split", [1, 2])

@@ -7,7 +7,7 @@ it alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -47,10 +47,29 @@ class TileAxis:
 class Body:
     """Writes values of a region into a device function; remembers nothing but parameters."""
 
-    def __init__(self, region: Region, axes: Sequence[TileAxis], function: Function, *, origin: str = "") -> None:
-        """`origin` is added to the address of a store that extends over no axis, to give it the tile's rank."""
+    def __init__(
+        self, region: Region, axes: Sequence[TileAxis], function: Function, *, origin: str = "", part: str = "",
+        divisors: frozenset[int] = frozenset(),
+    ) -> None:  # fmt: skip
+        """Where and how values are written.
+
+        Args:
+            origin: added to the address of a store that extends over no axis, to give it the tile's rank
+            part: ends the names of what extends over the last axis, where several parts of that are written
+            divisors: values that a tile is divided by, which have factors in their place (`define_factors`)
+        """
         self.region, self.axes, self.origin = region, tuple(axes), origin
         self.params, self.out = function.params, function.out
+        self._part, self._divisors = part, divisors
+
+    def name(self, value: int) -> str:
+        """Name of a value."""
+        is_part = self._part and self.axes[-1].varies(self.region.values[value].dim)
+        return f"v{value}{self._part}" if is_part else f"v{value}"
+
+    def define_factors(self, value: int) -> None:
+        """Two factors that make a division by this value."""
+        self.out.line(f"p{value}, r{value} = factors_of_quotient({self.name(value)})")
 
     def split_index(self, axis: TileAxis, *, may_be_merged: bool = False) -> None:
         """Positions within each group of an axis, from the position along it.
@@ -121,14 +140,14 @@ class Body:
         return f"({loaded} != 0)" if operand.dtype is BOOLEAN else loaded
 
     def define(self, value: int) -> None:
-        """One line that gives a value its name; not for reductions and anchors."""
-        self.out.line(f"v{value} = {self._expression(value)}")
+        """One line that gives a value its name; not for reductions that reduce, and anchors."""
+        self.out.line(f"{self.name(value)} = {self._expression(value)}")
 
     def argument(self, value: int) -> str:
         """The argument of a reduction in its work type."""
         reduction = self.region.values[value]
         arg = reduction.args[0]
-        return expr.to_work(f"v{arg}", self.region.values[arg].dtype, reduction.compute)
+        return expr.to_work(self.name(arg), self.region.values[arg].dtype, reduction.compute)
 
     def _expression(self, index: int) -> str:
         value = self.region.values[index]
@@ -142,7 +161,11 @@ class Body:
             return self._position(index)
         if value.op == "count":
             return self._count(index)
-        args = [expr.to_work(f"v{a}", self.region.values[a].dtype, value.compute) for a in value.args]
+        if value.op == "reduce":  # over axes that its argument lacks
+            return expr.from_work(self.argument(index), value.compute, value.dtype)
+        args = [expr.to_work(self.name(a), self.region.values[a].dtype, value.compute) for a in value.args]
+        if value.op == "div" and value.args[1] in self._divisors:
+            return expr.from_work(f"({args[0]} * p{value.args[1]} * r{value.args[1]})", value.compute, value.dtype)
         result, kind = expr.primitive(value.op, args, value.compute)
         if kind is BOOLEAN:
             return expr.coerce(result, BOOLEAN, value.dtype)
@@ -178,7 +201,7 @@ class Body:
     def store(self, value: int, operand: int) -> None:
         """Write a value to an output."""
         target = self.region.operands[operand]
-        stored = expr.coerce(f"v{value}", self.region.values[value].dtype, target.dtype)
+        stored = expr.coerce(self.name(value), self.region.values[value].dtype, target.dtype)
         if target.dtype is BOOLEAN:
             stored = f"({stored}).to(tl.uint8)"
         address, seen = self.address(operand)
@@ -187,6 +210,11 @@ class Body:
         guards = self.guards(target.dim, seen)
         mask = f", mask={' & '.join(guards)}" if guards else ""
         self.out.line(f"tl.store({address}, {stored}{mask})")
+
+
+def loads_first(region: Region, indices: Iterable[int]) -> list[int]:
+    """The values with loads moved to the front, so that all of them are under way before anything waits for one."""
+    return sorted(indices, key=lambda i: region.values[i].op != "load")
 
 
 def needed_for(region: Region, roots: Sequence[int], stops: frozenset[int] = frozenset()) -> list[int]:

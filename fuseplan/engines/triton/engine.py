@@ -8,6 +8,7 @@ from fuseplan.engines.base import Config, Executable, FusionLimits, Support
 from fuseplan.engines.forms import FormEngine
 from fuseplan.engines.triton import ahead, support
 from fuseplan.engines.triton.compile import compilation
+from fuseplan.engines.triton.forms.apart import ApartForm
 from fuseplan.engines.triton.forms.gemm import GemmForm
 from fuseplan.engines.triton.forms.pointwise import PointwiseForm
 from fuseplan.engines.triton.forms.rows import RowsForm
@@ -36,7 +37,7 @@ class TritonEngine(FormEngine[Emitted]):
     device_kinds = frozenset({"cuda"})
     is_general = False
     is_compiled = True
-    forms = (PointwiseForm(), RowsForm(), GemmForm())
+    forms = (PointwiseForm(), RowsForm(), ApartForm(), GemmForm())
 
     def limits(self, device: Device) -> FusionLimits:
         """What may fuse."""

@@ -145,6 +145,8 @@ class ParamList:
         name = self._operand_names[index]
         if operand.role is Role.SCALAR:
             return self._keep(Param(name, element, ParamKind.SCALAR, index))
+        if operand.role is Role.SCRATCH:
+            return self.scratch(operand.offset * operand.dtype.itemsize, element)
         return self._keep(Param(name, f"*{element}", ParamKind.POINTER, index, operand.offset * operand.dtype.itemsize))
 
     def tile_map(self, index: int, view: TileView) -> str:

@@ -16,16 +16,18 @@ from fuseplan.codegen.axes import MergedAxis, merge_in_memory_order
 from fuseplan.engines.base import Config, KnobSpace, Support
 from fuseplan.engines.forms import NOT_THIS
 from fuseplan.engines.triton.atomic import AtomicReductions, atomic_reductions, atomic_support
-from fuseplan.engines.triton.body import Body, TileAxis
+from fuseplan.engines.triton.body import Body, TileAxis, loads_first
 from fuseplan.engines.triton.estimate import estimate_us
 from fuseplan.engines.triton.kernel import Emitted, Kernel, ParamList
-from fuseplan.engines.triton.knobs import complete_knobs, listed
+from fuseplan.engines.triton.knobs import complete_knobs, listed, power_of_two
 from fuseplan.engines.triton.layout import is_adjacent
+from fuseplan.engines.triton.row_passes import RowPasses
+from fuseplan.engines.triton.row_tiles import RowsSchedule
 from fuseplan.engines.triton.source import Entry, Function, kernel_text
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 
-_FEW_ELEMENTS = 1 << 15  # below this one block reduces faster than a second launch starts
+_LEAST_COLUMNS = 64  # of a tile: along fewer neighbours a flat position is divided instead
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class PointwiseSchedule:
     Args:
         groups: its axes, slow to fast
         merged: whether a kernel for all extents has one axis here; None if the values do not allow it at any extents
+        rows: the last axis as columns and the others as rows, if positions are walked by tiles of those
     """
 
     region: Region
@@ -42,6 +45,7 @@ class PointwiseSchedule:
     groups: tuple[MergedAxis, ...]
     merged: bool | None
     reductions: AtomicReductions
+    rows: RowsSchedule | None = None
 
 
 class PointwiseForm:
@@ -52,19 +56,29 @@ class PointwiseForm:
     def match(self, region: Region, device: Device) -> PointwiseSchedule | Support:
         if region.anchors:
             return NOT_THIS
-        if region.reductions:
-            is_large = region.graph.is_dynamic or prod(region.domain) > _FEW_ELEMENTS
-            if not is_large or not atomic_support(region).is_supported:
-                return NOT_THIS
+        if region.reductions and not (region.graph.is_dynamic and atomic_support(region).is_supported):
+            return NOT_THIS
         groups = merge_in_memory_order(region, range(len(region.domain)))
-        return PointwiseSchedule(region, device, groups, _merged(region, groups), atomic_reductions(region))
+        rows = None
+        if not region.graph.is_dynamic and len(groups) > 1 and groups[-1].extent >= _LEAST_COLUMNS:
+            rows = RowsSchedule(region, device, groups[:-1], groups[-1:], rows_adjacent=False)
+        return PointwiseSchedule(region, device, groups, _merged(region, groups), atomic_reductions(region), rows)
 
     def configs(self, schedule: PointwiseSchedule) -> KnobSpace:
         region, device = schedule.region, schedule.device
+        if schedule.rows is not None:
+            return listed(_tiles(schedule.rows))
         if region.reductions:  # one atomic per program: fewer, larger ones
             return listed([_config(4096, 8), _config(8192, 8), _config(2048, 4)])
         is_small = prod(region.domain) < 512 * device.sm_count and not region.graph.is_dynamic
-        blocks = [_config(1024, 4), _config(2048, 8), _config(512, 4), _config(256, 4)]
+        blocks = [
+            _config(1024, 4),
+            _config(2048, 8),
+            _config(2048, 4),
+            _config(4096, 8),
+            _config(512, 4),
+            _config(256, 4),
+        ]
         return listed([blocks[-1], *blocks] if is_small else blocks)
 
     def estimate_us(self, schedule: PointwiseSchedule, config: Config) -> float:
@@ -76,6 +90,8 @@ class PointwiseForm:
 
     def emit(self, schedule: PointwiseSchedule, config: Config) -> Emitted:
         knobs = complete_knobs(self.configs(schedule), config)
+        if schedule.rows is not None:
+            return Emitted((RowPasses(schedule.rows, knobs).kernel(),))
         region, total = schedule.region, prod(schedule.region.domain)
         params = ParamList(region)
         elements = Function(params, "elements")
@@ -98,10 +114,23 @@ def _config(block: int, num_warps: int) -> dict[str, int]:
     return {"BLOCK": block, "num_warps": num_warps}
 
 
+def _tiles(rows: RowsSchedule) -> list[dict[str, int]]:
+    """Tiles of rows and columns, the default first."""
+    found = []
+    tiles = ((2, 1024, 4), (1, 1024, 4), (4, 512, 4), (4, 1024, 8), (8, 256, 4), (1, 2048, 4))
+    for lanes, block, warps in tiles:
+        width = min(block, power_of_two(rows.columns))
+        height = min(lanes * (block // width), power_of_two(rows.rows))
+        split = power_of_two(-(-rows.columns // width))
+        found.append({"ROWS": height, "BLOCK": width, "SPLIT": split, "num_stages": 1, "num_warps": warps})
+    return found
+
+
 def _write_elements(schedule: PointwiseSchedule, body: Body, tile: TileAxis) -> None:
     region, reductions = schedule.region, schedule.reductions
     body.split_index(tile, may_be_merged=schedule.merged is not None)
-    for index, value in enumerate(region.values):
+    for index in loads_first(region, range(len(region.values))):
+        value = region.values[index]
         if value.op == "reduce":
             seen = [tile] if tile.varies(region.values[value.args[0]].dim) else []
             reductions.add(index, body, seen, ["BLOCK"])

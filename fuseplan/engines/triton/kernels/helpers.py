@@ -28,17 +28,43 @@ def multiply(a, b):
 
 
 @triton.jit
+def larger(a, b):
+    """The larger number; NaN if either is."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def smaller(a, b):
+    """The smaller number; NaN if either is."""
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def fold_max(x, axis: tl.constexpr):
-    """Largest element along an axis (None: of all), kept as an axis; NaN if there is one."""
-    y = tl.max(x, axis, keep_dims=True)
-    return tl.where(tl.max((x != x).to(tl.int32), axis, keep_dims=True) > 0, float("nan"), y)
+    """Largest element along an axis (None: of both), kept as an axis; NaN if there is one."""
+    if axis is None:
+        y = tl.reduce(tl.reduce(x, 1, larger, keep_dims=True), 0, larger, keep_dims=True)
+    else:
+        y = tl.reduce(x, axis, larger, keep_dims=True)
+    return y
 
 
 @triton.jit
 def fold_min(x, axis: tl.constexpr):
-    """Smallest element along an axis (None: of all), kept as an axis; NaN if there is one."""
-    y = tl.min(x, axis, keep_dims=True)
-    return tl.where(tl.max((x != x).to(tl.int32), axis, keep_dims=True) > 0, float("nan"), y)
+    """Smallest element along an axis (None: of both), kept as an axis; NaN if there is one."""
+    if axis is None:
+        y = tl.reduce(tl.reduce(x, 1, smaller, keep_dims=True), 0, smaller, keep_dims=True)
+    else:
+        y = tl.reduce(x, axis, smaller, keep_dims=True)
+    return y
+
+
+@triton.jit
+def factors_of_quotient(x):
+    """Two factors whose product is 1 / x; the first, a power of two, keeps the second out of the subnormal numbers."""
+    first = tl.where(tl.abs(x) < 5.421010862427522e-20, 18446744073709551616.0, 1.0)
+    first = tl.where(tl.abs(x) > 18446744073709551616.0, 5.421010862427522e-20, first)
+    return first, tl.div_rn(1.0, x * first)
 
 
 @triton.jit
