@@ -21,8 +21,8 @@ from fuseplan.engines.triton.estimate import estimate_us
 from fuseplan.engines.triton.kernel import Emitted, Kernel, ParamList
 from fuseplan.engines.triton.knobs import complete_knobs, listed, power_of_two
 from fuseplan.engines.triton.layout import is_adjacent
-from fuseplan.engines.triton.row_passes import RowPasses
-from fuseplan.engines.triton.row_tiles import RowsSchedule
+from fuseplan.engines.triton.rows.passes import RowPasses
+from fuseplan.engines.triton.rows.tiles import RowsSchedule
 from fuseplan.engines.triton.source import Entry, Function, kernel_text
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device

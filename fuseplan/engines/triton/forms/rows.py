@@ -20,10 +20,10 @@ from fuseplan.engines.triton.estimate import estimate_us
 from fuseplan.engines.triton.kernel import Emitted
 from fuseplan.engines.triton.knobs import complete_knobs, listed, power_of_two
 from fuseplan.engines.triton.layout import num_non_unit, reduced_axes
-from fuseplan.engines.triton.partials import Partials
-from fuseplan.engines.triton.row_passes import RowPasses
-from fuseplan.engines.triton.row_tiles import RowsSchedule
-from fuseplan.engines.triton.whole_rows import WholeRows
+from fuseplan.engines.triton.rows.partials import Partials
+from fuseplan.engines.triton.rows.passes import RowPasses
+from fuseplan.engines.triton.rows.tiles import RowsSchedule
+from fuseplan.engines.triton.rows.whole import WholeRows
 from fuseplan.ir.region import Operand, Region, Role
 from fuseplan.runtime.device import Device
 

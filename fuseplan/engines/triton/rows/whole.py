@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from fuseplan.engines.triton.body import Body, TileAxis, needed_for
 from fuseplan.engines.triton.kernel import Kernel
 from fuseplan.engines.triton.knobs import power_of_two
-from fuseplan.engines.triton.partials import Partials
-from fuseplan.engines.triton.row_tiles import RowsSchedule, RowTiles
+from fuseplan.engines.triton.rows.partials import Partials
+from fuseplan.engines.triton.rows.tiles import RowsSchedule, RowTiles
 from fuseplan.engines.triton.source import Entry, Function, kernel_text, tuple_text
 
 _LEAST_WIDTH = 512
@@ -21,10 +21,15 @@ _LEAST_WIDTH = 512
 def width_of_parts(columns: int, most: int) -> int:
     """A power of two: the largest of which at most so many parts cover a row with an eighth to spare, or the least."""
     whole = power_of_two(columns)
-    narrower = [whole >> k for k in range(1, most.bit_length()) if whole >> k >= _LEAST_WIDTH]
+    narrower = [
+        whole >> k for k in range(1, most.bit_length()) if whole >> k >= _LEAST_WIDTH
+    ]
     widths = [whole, *(width for width in narrower if -(-columns // width) <= most)]
     spare = {width: -columns % width for width in widths}
-    return next((w for w in widths if 8 * spare[w] <= columns), min(widths, key=lambda w: spare[w]))
+    return next(
+        (w for w in widths if 8 * spare[w] <= columns),
+        min(widths, key=lambda w: spare[w]),
+    )
 
 
 class WholeRows(RowTiles):
@@ -37,17 +42,26 @@ class WholeRows(RowTiles):
         self.programs = min(self.blocks, most) if knobs["num_stages"] else self.blocks
         self.width = width_of_parts(schedule.columns, knobs["PARTS"])
         parts = -(-schedule.columns // self.width)
-        self.part_names = [f"_{chr(ord('a') + k)}" for k in range(parts)] if parts > 1 else [""]
+        self.part_names = (
+            [f"_{chr(ord('a') + k)}" for k in range(parts)] if parts > 1 else [""]
+        )
         self.columns_first = Function(self.params, "column_values", "column_params")
         self.sums_first = Function(self.params, "first_sums", "sum_params")
         self.main = Function(self.params, "row_values")
         self.end = Function(self.params, "store_sums", "end_params")
         values = self.region.values
-        self.partials = Partials(self.region, tuple(sorted(schedule.across)), schedule.reduced, self.programs)
+        self.partials = Partials(
+            self.region, tuple(sorted(schedule.across)), schedule.reduced, self.programs
+        )
         self.late = self._dependents(schedule.across)
-        self.is_fixed = [self.is_tile[i] and not self.row_axis.varies(v.dim) for i, v in enumerate(values)]
+        self.is_fixed = [
+            self.is_tile[i] and not self.row_axis.varies(v.dim)
+            for i, v in enumerate(values)
+        ]
         changing = self._dependents(self.loops | schedule.across)
-        self.is_fixed = [fixed and i not in changing for i, fixed in enumerate(self.is_fixed)]
+        self.is_fixed = [
+            fixed and i not in changing for i, fixed in enumerate(self.is_fixed)
+        ]
         self.kept = self._kept_for_all_rows() if knobs["num_stages"] else []
 
     def _dependents(self, of: frozenset[int] | set[int]) -> set[int]:
@@ -60,8 +74,17 @@ class WholeRows(RowTiles):
     def _kept_for_all_rows(self) -> list[int]:
         """Values without a row that are read by others, or stored."""
         values = self.region.values
-        read = {a for i, v in enumerate(values) if not self.is_fixed[i] and v.op != "count" for a in v.args}
-        return [i for i, fixed in enumerate(self.is_fixed) if fixed and (i in read or i in self.region.outputs_of)]
+        read = {
+            a
+            for i, v in enumerate(values)
+            if not self.is_fixed[i] and v.op != "count"
+            for a in v.args
+        }
+        return [
+            i
+            for i, fixed in enumerate(self.is_fixed)
+            if fixed and (i in read or i in self.region.outputs_of)
+        ]
 
     @property
     def folded_stores(self) -> list[int]:
@@ -84,7 +107,14 @@ class WholeRows(RowTiles):
             (("ROWS", self.knobs["ROWS"]), ("STAGES", self.knobs["num_stages"])),
         )  # fmt: skip
         text = kernel_text(entry, functions, self.params)
-        return Kernel("whole_rows", text.source, text.params, text.constants, self.programs, self.knobs["num_warps"])
+        return Kernel(
+            "whole_rows",
+            text.source,
+            text.params,
+            text.constants,
+            self.programs,
+            self.knobs["num_warps"],
+        )
 
     def _bodies(self, function: Function) -> list[Body]:
         """A body for each part of the columns, with their positions defined."""
@@ -92,12 +122,18 @@ class WholeRows(RowTiles):
         for k, name in enumerate(self.part_names):
             column, first = f"col{name}", k * self.width
             is_over = first + self.width > self.schedule.columns
-            axis = TileAxis(column, self.schedule.reduced, mask=f"{column}_inside" if is_over else "")
+            axis = TileAxis(
+                column,
+                self.schedule.reduced,
+                mask=f"{column}_inside" if is_over else "",
+            )
             body = self.body_in(function, axis, name)
             start = f" + {first}" if first else ""
             function.out.line(f"{column} = tl.arange(0, {self.width})[None, :]{start}")
             if is_over:
-                function.out.line(f"{column}_inside = {column} < {self.num_columns(function.params)}")
+                function.out.line(
+                    f"{column}_inside = {column} < {self.num_columns(function.params)}"
+                )
             body.split_index(axis)
             made.append(body)
         return made
@@ -113,7 +149,9 @@ class WholeRows(RowTiles):
         def when(index: int) -> tuple[int, float]:
             if self.region.values[index].op != "load":
                 return places[index], index
-            return places[index], min(self.region.users[index], default=index) - 0.5 if places[index] else -1
+            return places[index], min(
+                self.region.users[index], default=index
+            ) - 0.5 if places[index] else -1
 
         order = sorted(indices, key=when)
         for index in order:
@@ -132,21 +170,31 @@ class WholeRows(RowTiles):
         places = [level - (i in self.loops) for i, level in enumerate(self.levels())]
         for i in range(len(places) - 1, -1, -1):
             if self.is_fixed[i]:
-                places[i] = min((places[user] for user in self.region.users[i]), default=places[i])
+                places[i] = min(
+                    (places[user] for user in self.region.users[i]), default=places[i]
+                )
         return places
 
     def _add(self, bodies: list[Body], index: int) -> None:
         """Add the rows of this block to the accumulators of a sum over rows."""
         for body, name in zip(bodies, self.part_names, strict=True):
             x = body.argument(index)
-            x = f"tl.where({self.row_axis.mask}, {x}, {self.neutral(index)})" if self.row_axis.mask else x
-            body.out.line(f"a{index}{name} = {self.combined(index, f'a{index}{name}', f'({x})')}")
+            x = (
+                f"tl.where({self.row_axis.mask}, {x}, {self.neutral(index)})"
+                if self.row_axis.mask
+                else x
+            )
+            body.out.line(
+                f"a{index}{name} = {self.combined(index, f'a{index}{name}', f'({x})')}"
+            )
 
     def _fold(self, bodies: list[Body], index: int) -> None:
         out = bodies[0].out
         for body in bodies:
             x = f"({self.contribution(body, index, self.width)})"
-            out.line(f"t{index} = {x if body is bodies[0] else self.combined(index, f't{index}', x)}")
+            out.line(
+                f"t{index} = {x if body is bodies[0] else self.combined(index, f't{index}', x)}"
+            )
         out.line(f"v{index} = {self.result(index, self.folded(index, f't{index}'))}")
         if index in self.divisors:
             bodies[0].define_factors(index)
@@ -163,17 +211,25 @@ class WholeRows(RowTiles):
             out.line(f"{tuple_text(names)} = sums")
         needed = needed_for(self.region, [*stored, *across], frozenset(self.kept))
         self._define(bodies, [i for i in needed if i not in self.kept])
-        for value in stored:  # after all loads: an output may lie in the buffer of an input
+        for (
+            value
+        ) in stored:  # after all loads: an output may lie in the buffer of an input
             for body in bodies if self.is_tile[value] else bodies[:1]:
                 self.store(body, value)
         out.line(f"return {tuple_text(names)}")
 
     def _accumulators(self) -> list[str]:
-        return [f"a{i}{name}" for i in sorted(self.schedule.across) for name in self.part_names]
+        return [
+            f"a{i}{name}"
+            for i in sorted(self.schedule.across)
+            for name in self.part_names
+        ]
 
     def _write_sums(self) -> None:
         across = sorted(self.schedule.across)
-        starts = [self.accumulator(i, self.width) for i in across for _ in self.part_names]
+        starts = [
+            self.accumulator(i, self.width) for i in across for _ in self.part_names
+        ]
         self.sums_first.out.line(f"return {tuple_text(starts)}")
         out = self.end.out
         if not across:
@@ -185,7 +241,13 @@ class WholeRows(RowTiles):
             pointer = self.partials.pointer(bodies[0], index)
             for body, name in zip(bodies, self.part_names, strict=True):
                 axis = body.axes[1]
-                total = self.folded(index, f"a{index}{name}", "0") if self.knobs["ROWS"] > 1 else f"a{index}{name}"
+                total = (
+                    self.folded(index, f"a{index}{name}", "0")
+                    if self.knobs["ROWS"] > 1
+                    else f"a{index}{name}"
+                )
                 mask = f", mask={axis.mask}" if axis.mask else ""
                 n = self.num_columns(self.end.params)
-                out.line(f"tl.store({pointer} + program * {n} + {axis.index}, {total}{mask})")
+                out.line(
+                    f"tl.store({pointer} + program * {n} + {axis.index}, {total}{mask})"
+                )

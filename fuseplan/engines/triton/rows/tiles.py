@@ -49,11 +49,19 @@ class RowsSchedule:
 class RowTiles:
     """Writes values over ``row`` and ``col``; a base of the writers of kernels."""
 
-    def __init__(self, schedule: RowsSchedule, knobs: Mapping[str, int], *, first_part: str = "") -> None:
+    def __init__(
+        self, schedule: RowsSchedule, knobs: Mapping[str, int], *, first_part: str = ""
+    ) -> None:
         """`first_part` is the condition that a program has the first columns."""
         self.schedule, self.region, self.knobs = schedule, schedule.region, knobs
-        row_mask = "row_inside" if self.region.graph.is_dynamic or schedule.rows % knobs["ROWS"] else ""
-        self.row_axis = TileAxis("row", schedule.kept, mask=row_mask, first="(pid == 0)")
+        row_mask = (
+            "row_inside"
+            if self.region.graph.is_dynamic or schedule.rows % knobs["ROWS"]
+            else ""
+        )
+        self.row_axis = TileAxis(
+            "row", schedule.kept, mask=row_mask, first="(pid == 0)"
+        )
         self.column_axis = TileAxis("col", schedule.reduced, first=first_part)
         self.params = ParamList(self.region)
         values = self.region.values
@@ -80,26 +88,45 @@ class RowTiles:
         """For each value how many reductions over columns it waits for, one after the other; a result is one later."""
         levels: list[int] = []
         for index, value in enumerate(self.region.values):
-            level = max((levels[a] for a in value.args), default=0) if value.op != "count" else 0
+            level = (
+                max((levels[a] for a in value.args), default=0)
+                if value.op != "count"
+                else 0
+            )
             levels.append(level + 1 if index in self.loops else level)
         return levels
 
-    def body_in(self, function: Function, column_axis: TileAxis | None = None, part: str = "") -> Body:
+    def body_in(
+        self, function: Function, column_axis: TileAxis | None = None, part: str = ""
+    ) -> Body:
         axes = [self.row_axis, column_axis or self.column_axis]
         origin = "tl.zeros((1, 1), tl.int32)"
-        return Body(self.region, axes, function, origin=origin, part=part, divisors=self.divisors)
+        return Body(
+            self.region,
+            axes,
+            function,
+            origin=origin,
+            part=part,
+            divisors=self.divisors,
+        )
 
-    def count(self, params: ParamList, groups: Sequence[MergedAxis], name: str, total: int) -> str:
+    def count(
+        self, params: ParamList, groups: Sequence[MergedAxis], name: str, total: int
+    ) -> str:
         """Parameter holding the positions along a tile axis."""
         last = groups[-1].axes[-1] if groups else 0
         name = f"n{last}" if len(groups) == 1 else name
-        return params.number(name, total, is_vector=bool(groups) and is_adjacent(self.region, last))
+        return params.number(
+            name, total, is_vector=bool(groups) and is_adjacent(self.region, last)
+        )
 
     def num_rows(self, params: ParamList) -> str:
         return self.count(params, self.schedule.kept, "n_rows", self.schedule.rows)
 
     def num_columns(self, params: ParamList) -> str:
-        return self.count(params, self.schedule.reduced, "n_columns", self.schedule.columns)
+        return self.count(
+            params, self.schedule.reduced, "n_columns", self.schedule.columns
+        )
 
     def define_per_row(self, body: Body, index: int) -> None:
         """A value that needs no pass."""
@@ -114,7 +141,11 @@ class RowTiles:
     def accumulator(self, index: int, columns: int | str) -> str:
         """A tile that holds nothing yet of a reduction."""
         reduction = self.region.values[index]
-        rows = "ROWS" if self.row_axis.varies(self.region.values[reduction.args[0]].dim) else "1"
+        rows = (
+            "ROWS"
+            if self.row_axis.varies(self.region.values[reduction.args[0]].dim)
+            else "1"
+        )
         work = expr.VALUE_TYPES[expr.work_type(reduction.compute)]
         return f"tl.full(({rows}, {columns}), {self.neutral(index)}, {work})"
 
@@ -127,7 +158,9 @@ class RowTiles:
         missing = [g for g in axis.groups if not g.varies(source.dim)]
         masks = [axis.mask] if axis.mask else []
         masks += [f"({axis.index_of(g)} == 0)" for g in missing]
-        return f"tl.where({' & '.join(masks)}, {x}, {self.neutral(index)})" if masks else x
+        return (
+            f"tl.where({' & '.join(masks)}, {x}, {self.neutral(index)})" if masks else x
+        )
 
     def combined(self, index: int, acc: str, x: str) -> str:
         reduction = self.region.values[index]

@@ -37,12 +37,18 @@ class Partials:
         return prod(g.extent for g in self.results)
 
     def _bytes(self, index: int) -> int:
-        size = expr.work_type(self.region.values[index].compute).itemsize * self.width * self.parts
+        size = (
+            expr.work_type(self.region.values[index].compute).itemsize
+            * self.width
+            * self.parts
+        )
         return -(-size // _ALIGNMENT) * _ALIGNMENT
 
     def offset(self, index: int) -> int:
         """Where the matrix of a reduction starts, in bytes."""
-        return sum(self._bytes(i) for i in self.reductions[: self.reductions.index(index)])
+        return sum(
+            self._bytes(i) for i in self.reductions[: self.reductions.index(index)]
+        )
 
     @property
     def scratch_bytes(self) -> int:
@@ -70,7 +76,9 @@ class Partials:
                 operand = self._matrix(index)
                 loads.append((len(values), len(operands)))
                 operands.append(operand)
-                values.append(Value("load", (), operand.dim, operand.dtype, operand.dtype))
+                values.append(
+                    Value("load", (), operand.dim, operand.dtype, operand.dtype)
+                )
                 value = replace(value, args=(len(values) - 1,))
             elif value.op == "count":
                 total = prod(region.values[value.args[0]].dim[a] for a in value.axes)
@@ -82,7 +90,14 @@ class Partials:
             moved[index] = len(values)
             values.append(value)
         stores = tuple((moved[v], k) for v, k in region.stores if v in stored)
-        return Region(region.graph, tuple(values), tuple(operands), tuple(loads), stores, region.cost)
+        return Region(
+            region.graph,
+            tuple(values),
+            tuple(operands),
+            tuple(loads),
+            stores,
+            region.cost,
+        )
 
     def _matrix(self, index: int) -> Operand:
         """The partial results of a reduction as an operand: parts lie along the first axis that it reduces."""
@@ -90,8 +105,14 @@ class Partials:
         value, work = region.values[index], expr.work_type(region.values[index].compute)
         dim, stride, step = [1] * len(region.domain), [0] * len(region.domain), 1
         for axis in (a for g in reversed(self.results) for a in reversed(g.axes)):
-            dim[axis], stride[axis], step = region.domain[axis], step, step * region.domain[axis]
+            dim[axis], stride[axis], step = (
+                region.domain[axis],
+                step,
+                step * region.domain[axis],
+            )
         over = next(a for a in value.axes if region.domain[a] > 1)
         dim[over], stride[over] = self.parts, self.width
         offset = self.offset(index) // work.itemsize
-        return Operand(-1 - index, tuple(dim), tuple(stride), work, Role.SCRATCH, offset)
+        return Operand(
+            -1 - index, tuple(dim), tuple(stride), work, Role.SCRATCH, offset
+        )
