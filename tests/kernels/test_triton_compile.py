@@ -14,20 +14,7 @@ from typing import Any
 import pytest
 
 from fuseplan import settings
-from fuseplan.dtypes import (
-    BFLOAT16,
-    BOOLEAN,
-    DOUBLE,
-    FLOAT,
-    FP8_E4M3,
-    FP8_E5M2,
-    HALF,
-    INT8,
-    INT32,
-    INT64,
-    UINT8,
-    DType,
-)  # fmt: skip
+from fuseplan.dtypes import BFLOAT16, BOOLEAN, DOUBLE, FLOAT, FP8_E4M3, FP8_E5M2, HALF, INT8, INT32, INT64, UINT8, DType
 from fuseplan.engines.base import Config
 from fuseplan.engines.triton import compile as aot
 from fuseplan.engines.triton.engine import TritonEngine
