@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from math import prod
 
+from fuseplan.dtypes import DOUBLE
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 
-# table: nanoseconds per element, one core of a 2.0 to 2.6 GHz server CPU, `expf` and so on of glibc 2.36
-_LIBM_NS = {"exp": 3.0, "log": 3.5, "log1p": 12.0, "sin": 7.0, "cos": 7.0, "tan": 16.0, "tanh": 25.0, "erf": 12.0,
+# table: nanoseconds per element on one core of a 2.0 GHz server CPU: vector code of `float_math.h`, others of libm
+_LIBM_NS = {"exp": 0.8, "log": 1.0, "log1p": 1.2, "tanh": 1.4, "erf": 1.4, "sin": 2.2, "cos": 2.2, "tan": 2.8,
             "pow": 12.0, "mod": 12.0}  # fmt: skip
+_IN_DOUBLE = 8.0  # times as long: libm, one element at a time
+# table: nanoseconds to convert an element of a half type when it is read or written
+_HALF_NS = {"BFLOAT16": 0.25, "HALF": 0.5}
 _CALL_US = 0.5
 _MEMORY_SHARE = 0.8  # of the bandwidth of all cores: what they reach together
 _PRODUCT_SHARE = 0.12  # of one core's peak: what plain loops of products reach
@@ -52,11 +56,19 @@ def work_us(region: Region) -> float:
 
 def _sum_us(region: Region, gbps: float, gflops: float, cores: int) -> float:
     cost = region.cost
-    libm_ns = sum(
-        [_LIBM_NS[v.op] * prod(v.dim) for v in region.values if v.op in _LIBM_NS]
+    functions = [v for v in region.values if v.op in _LIBM_NS]
+    element_ns = sum(
+        [
+            prod(v.dim) * _LIBM_NS[v.op] * (_IN_DOUBLE if v.compute is DOUBLE else 1)
+            for v in functions
+        ]
     )
+    if not region.anchors:
+        element_ns += sum(
+            [prod(o.dim) * _HALF_NS.get(o.dtype.name, 0.0) for o in region.operands]
+        )
     return (
         (cost.read_bytes + cost.write_bytes) / (1e3 * gbps)
-        + libm_ns / (1e3 * cores)
+        + element_ns / (1e3 * cores)
         + cost.flops / (1e3 * gflops)
     )
