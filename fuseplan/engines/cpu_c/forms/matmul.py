@@ -298,8 +298,21 @@ def _write_factors(
         same = [loops.index(text) for text in loops]
         holes.per_anchor("int", "a_from", (_Q,), [f"return {q};" for q in same])
     holes.per_anchor(f"const {ctype} *", f"{name}_at", (*AT, _Q, *index), places)
+    if name == "b":
+        lines = [_line(holes, f, at) for f in factors]
+        holes.per_anchor("const void *", "b_line", (*AT, _Q, *index), lines)
     out = ("int64_t count", f"{ctype} *restrict out")
     holes.per_anchor("void", f"read_{name}", (*AT, _Q, *index, *out), loops)
+
+
+def _line(holes: Holes, factors: Factors, index: Mapping[int, str]) -> str:
+    """The body of `b_line`."""
+    region = holes.region
+    operand = largest_load(region, factors.value)
+    if operand < 0 or region.operands[operand].role is Role.SCALAR:
+        return "return 0;"
+    value = next(i for i, k in region.loads if k == operand)
+    return f"return &{_frame(holes, value, index).element(operand)};"
 
 
 def _frame(holes: Holes, value: int, index: Mapping[int, str]) -> Frame:

@@ -22,6 +22,7 @@
  *   a_form(q), b_form(q)                       IS_ALONG_K, IS_PLAIN: how factors lie, whether they need no computing
  *   a_from(q)                                  the first product that has the same factors of rows
  *   a_at(p, at, q, k), b_at(p, at, q, k, j)    where a plain factor is
+ *   b_line(p, at, q, k, j)                     where the memory is that a factor of B comes from, 0 if none
  *   read_a(p, at, q, k, count, out)            factors of a row at k and behind it, or of that k and rows below
  *   read_b(p, at, q, k, j, count, out)         factors of a column at k and behind it, or of that k and columns behind
  *   epilogue(p, at, first, width, acc)         elements first to first + width of a row: acc[q][j] are their sums
@@ -107,6 +108,10 @@ INLINE const float *b_at(const struct args *p, const struct position *at, const 
   return &p->x1[k * p->n + j];
 }
 
+INLINE const void *b_line(const struct args *p, const struct position *at, const int q, int64_t k, int64_t j) {
+  return b_at(p, at, q, k, j);
+}
+
 INLINE void read_a(const struct args *p, const struct position *at, const int q, int64_t k, int64_t count,
                    float *restrict out) {
   for (int64_t e = 0; e < count; ++e) out[e] = *a_at(p, at, q, k + e);
@@ -147,6 +152,7 @@ INLINE int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
 INLINE vec multiply_add(vec x, vec y, vec sum) {
   vec made;
+#pragma omp simd
   for (int i = 0; i < LANES; ++i) made[i] = MULTIPLY_ADD(x[i], y[i], sum[i]);
   return made;
 }
@@ -182,6 +188,8 @@ INLINE void transpose(vec *r) {
 struct memory {
   FACTOR *panels, *rows;
   ACC *sums;
+  const struct args *block; /* for functions that are not inlined: a local copy whose address is known to nobody else
+                               stays in registers, and loops that read through its pointers get vectors */
 };
 
 INLINE FACTOR *panels_of(const struct args *p, const struct memory *m, const int q) {
@@ -194,8 +202,8 @@ INLINE FACTOR *rows_of(const struct args *p, const struct memory *m, const int q
   return m->rows + a_from(q) * CHUNK_ROWS * row_stride(p);
 }
 
-INLINE struct memory memory_of(const struct args *p, void *scratch) {
-  struct memory m = {.panels = scratch};
+INLINE struct memory memory_of(const struct args *p, const struct args *block, void *scratch) {
+  struct memory m = {.panels = scratch, .block = block};
   m.sums = (ACC *)(m.panels + (IS_NARROW ? 0 : PRODUCTS * group(p) * depth_block(p)));
   m.rows = (FACTOR *)(m.sums + num_sums(p));
   return m;
@@ -243,10 +251,15 @@ INLINE void write_rows(const struct args *p, struct position at, const int q, in
   }
 }
 
-/* Apart from the loop over terms: constants of the epilogue would take the registers of its sums. */
-static NOINLINE void finish_tile(const struct args *p, const struct position *at, int64_t num_rows, int64_t first,
+/* Apart from the loop over terms: constants of the epilogue would take the registers of its sums. The block is copied,
+ * so that no store can change it. */
+static NOINLINE void finish_tile(const struct args *block, const struct position *at, int64_t num_rows, int64_t first,
                                  int64_t width, ACC *sums) {
-  for (int64_t r = 0; r < num_rows; ++r) epilogue(p, at + r, first, width, (ACC(*)[BLOCK])sums + r * PRODUCTS);
+  const struct args p = *block;
+  for (int64_t r = 0; r < num_rows; ++r) {
+    const struct position row = at[r];
+    epilogue(&p, &row, first, width, (ACC(*)[BLOCK])sums + r * PRODUCTS);
+  }
 }
 
 INLINE int64_t deepest(const struct args *p) {
@@ -258,6 +271,7 @@ INLINE int64_t deepest(const struct args *p) {
 
 #if IS_NARROW
 #define TERMS 4       /* of a panel that are added together: rows of B often lie on one set of the first cache */
+#define TERMS_AHEAD 8 /* that are asked for from memory */
 #define DOT_COLUMNS 4
 #define DOT_ROWS 2
 
@@ -292,6 +306,11 @@ INLINE void add_rows_of_b(const struct args *p, const struct position *at, const
       const int64_t columns = min_of(PANEL, width - c);
       const FACTOR *b[TERMS];
       FACTOR lines[TERMS][PANEL];
+      for (int e = 0; e < TERMS && k + e + TERMS_AHEAD < terms; ++e) {
+        const char *line = b_line(p, at, q, k0 + k + e + TERMS_AHEAD, first + c);
+        const char *past = b_line(p, at, q, k0 + k + e + TERMS_AHEAD, first + c + columns);
+        for (; line < past; line += 64) __builtin_prefetch(line);
+      }
       for (int e = 0; e < count; ++e) {
         b[e] = b_at(p, at, q, k0 + k + e, first + c);
         if (b_form(q) & IS_PLAIN && columns == PANEL) continue;
@@ -330,8 +349,11 @@ INLINE void add_columns_of_b(const struct args *p, const struct position *at, co
     const int64_t columns = min_of(DOT_COLUMNS, width - c);
     vec dots[NARROW_ROWS + LANES][DOT_COLUMNS];
     for (int64_t r = 0; r < num_rows + LANES; ++r) for (int j = 0; j < DOT_COLUMNS; ++j) dots[r][j] = (vec){0};
-    for (int64_t k = 0; k < terms; k += LINE) {
-      const int64_t count = min_of(LINE, terms - k), padded = (count + LANES - 1) / LANES * LANES;
+    const int64_t most = b_form(q) & IS_PLAIN ? 4 * LINE : LINE;
+    for (int64_t k = 0, count; k < terms; k += count) {
+      count = min_of(most, terms - k);
+      if (count > LINE && count % LANES) count = LINE;
+      const int64_t padded = (count + LANES - 1) / LANES * LANES;
       const FACTOR *b[DOT_COLUMNS];
       FACTOR lines[DOT_COLUMNS][LINE];
       for (int j = 0; j < DOT_COLUMNS; ++j) {
@@ -391,7 +413,7 @@ INLINE void multiply_group(const struct args *p, const struct memory *m, const s
         store_sums(m->sums + i, load_sums(m->sums + i) + load_sums(sums + i));
   }
   for (int64_t c = 0; c < width; c += PANEL)
-    finish_tile(p, positions, num_rows, first + c, min_of(PANEL, width - c), m->sums + c * num_rows * PRODUCTS);
+    finish_tile(m->block, positions, num_rows, first + c, min_of(PANEL, width - c), m->sums + c * num_rows * PRODUCTS);
 }
 
 #else
@@ -474,7 +496,7 @@ INLINE void multiply_rows(const struct args *p, const struct memory *m, struct p
     multiply_tile(min_of(depth(p, q) - k, depth_block(p)), a[q], panels_of(p, m, q) + c * depth_block(p), \
                   sums + q * PANEL, k > 0);
     EACH_PRODUCT(MULTIPLY)
-    if (is_last) finish_tile(p, positions, num_rows, first + c, min_of(PANEL, width - c), sums);
+    if (is_last) finish_tile(m->block, positions, num_rows, first + c, min_of(PANEL, width - c), sums);
     if (deepest(p) > depth_block(p)) sums += TILE_ROWS * PRODUCTS * PANEL;
   }
 }
@@ -511,7 +533,7 @@ static NOINLINE void run_task(const struct args *block, int64_t t, void *scratch
   char own[STACK_BYTES] __attribute__((aligned(64)));
   scratch = own;
 #endif
-  const struct memory m = memory_of(&p, scratch);
+  const struct memory m = memory_of(&p, block, scratch);
   const struct tile tile = tile_of(tiling_of(&p), t);
   const int64_t most_rows = deepest(&p) > depth_block(&p) ? SUM_ROWS : INT64_MAX;
   if (HAS_REDUCTIONS) begin(&p, t);
