@@ -182,16 +182,28 @@ def outer_index(schedule: BlockSchedule) -> dict[int, str]:
     return {a: f"at->i{a}" for a in schedule.labels[:-1]}
 
 
-def finish_blocks(holes: Holes, schedule: BlockSchedule) -> None:
-    """The holes `epilogue`, `begin` and `finish`."""
+def finish_blocks(
+    holes: Holes, schedule: BlockSchedule, has_lanes: bool = False
+) -> None:
+    """The holes `epilogue`, `begin` and `finish`.
+
+    Args:
+        has_lanes: reductions to one result have one for each column of a block until the task ends
+    """
     sums = GlobalReductions(
         holes, schedule.axes, schedule.labels, schedule.reduces, schedule.tiling
     )
     index = [*outer_index(schedule).values(), "(first + j)"]
     frame = Frame(holes, schedule.axes, index, schedule.labels)
     texts = {i: f"acc[{q}][j]" for q, i in enumerate(schedule.anchors)}
-    write_elements(frame, "for (int64_t j = 0; j < width; ++j) {", sums, texts)
-    holes.function("void", "epilogue", _EPILOGUE, frame.writer)
+    loop = "for (int64_t j = 0; j < width; ++j) {"
+    parameters: tuple[str, ...] = _EPILOGUE
+    in_lanes: list[int] = []
+    if has_lanes:
+        in_lanes = sums.write_lanes()
+        parameters = (*_EPILOGUE, "struct lanes *restrict lanes")
+    write_elements(frame, loop, sums, texts, in_lanes)
+    holes.function("void", "epilogue", parameters, frame.writer)
     sums.write_begin()
     sums.write_finish()
 

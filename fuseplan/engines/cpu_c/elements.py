@@ -133,6 +133,24 @@ class GlobalReductions:
         """The result of a reduction at the position of a frame, behind `write_pointers`."""
         return f"r{reduce}[{frame.offset(self.results[reduce][0])}]"
 
+    def write_lanes(self) -> list[int]:
+        """The holes `struct lanes`, `start` and `fold`, and the reductions that are there: those to one result."""
+        found = [r for r in self.reduces if not any(self.results[r][0].along)]
+        fields, start, fold = LineWriter(), LineWriter(), LineWriter()
+        for r in found:
+            acc = Frame(self.holes, (), ()).accumulator(r)
+            fields.line(f"  {acc.ctype} r{r}[BLOCK];")
+            start.line(f"for (int j = 0; j < BLOCK; ++j) lanes->r{r}[j] = {acc.init};")
+            place = f"p->r{r}[task * {self.results[r][1]}]"
+            update = acc.update.format(a=place, x=f"lanes->r{r}[j]")
+            fold.line(f"for (int j = 0; j < BLOCK; ++j) {place} = {update};")
+        text = fields.text() if found else "  int unused;\n"
+        self.holes.texts.append(f"\nstruct lanes {{\n{text}}};\n")
+        lanes = "struct lanes *lanes"
+        self.holes.function("void", "start", [lanes], start)
+        self.holes.function("void", "fold", (*BLOCK_AND_TASK, lanes), fold)
+        return found
+
     def write_begin(self) -> None:
         """The hole `begin`: the neutral elements."""
         w = LineWriter()
@@ -219,13 +237,18 @@ def element_stores(region: Region, reduces: Sequence[int]) -> list[tuple[int, in
 
 
 def write_elements(
-    frame: Frame, loop: str, sums: GlobalReductions, anchors: Mapping[int, str]
+    frame: Frame,
+    loop: str,
+    sums: GlobalReductions,
+    anchors: Mapping[int, str],
+    in_lanes: Sequence[int] = (),
 ) -> None:
     """The loop over the frame's last axis: values, stores, and what is added into the results of reductions.
 
     Args:
         loop: the line that opens it
         anchors: the text of each anchor's sum
+        in_lanes: reductions with a result for each column of a block, which `write_lanes` folds
     """
     region, w, reduces = frame.region, frame.writer, sums.reduces
     stores = element_stores(region, reduces)
@@ -238,7 +261,9 @@ def write_elements(
         if i not in moving:
             frame.value(i)
     sums.write_pointers(frame)
-    local = [r for r in reduces if not sums.results[r][0].along[-1]]
+    local = [
+        r for r in reduces if r not in in_lanes and not sums.results[r][0].along[-1]
+    ]
     for r in local:
         w.line(f"{frame.accumulator(r).ctype} t{r} = {sums.place(frame, r)};")
     w.margin(
@@ -251,7 +276,8 @@ def write_elements(
     for i in moving:
         frame.value(i)
     for r in reduces:
-        frame.update(r, f"t{r}" if r in local else sums.place(frame, r))
+        place = f"lanes->r{r}[j]" if r in in_lanes else sums.place(frame, r)
+        frame.update(r, f"t{r}" if r in local else place)
     for i, operand in stores:
         frame.store(i, operand)
     w.close()

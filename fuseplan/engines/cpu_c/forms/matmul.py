@@ -34,7 +34,7 @@ COLUMNS = 64  # a whole number of panels of any target
 _PANEL_BYTES = 256 << 10  # of a group: half of a core's own cache
 _DEEPEST, _DEEPEST_DOT = 1024, 4096  # terms that are added up in one go
 _NARROW_SUMS = 8192  # of few rows: they stay in the first cache
-_NARROW_COLUMNS = 256  # of a task that reads rows of B: what is read in a row
+_NARROW_COLUMNS = 1024  # of a task that reads rows of B: what is read in a row
 _NARROW_ROWS, _CHUNK_ROWS, _SUM_ROWS, _TILE_ROWS = 16, 48, 960, 6  # as in the kernel
 _FEWEST_TASKS = 16
 _FEWEST_ROWS = 96  # of a task: each packs B on its own
@@ -119,7 +119,7 @@ class MatmulForm:
         _write_geometry(holes, schedule)
         for name, factors in (("a", schedule.a), ("b", schedule.b)):
             _write_factors(holes, blocks, name, factors)
-        finish_blocks(holes, blocks)
+        finish_blocks(holes, blocks, has_lanes=True)
         made = assemble(
             "matmul", "matmul", holes, blocks.tiling.num_tasks, blocks.work_us
         )
@@ -163,7 +163,7 @@ def _schedule(
     depth_block = -(-deepest // num_blocks // 16) * 16
     if is_narrow:
         most = _NARROW_SUMS // num_rows // len(region.anchors) // COLUMNS
-        least = 1 if is_dot else _NARROW_COLUMNS // COLUMNS
+        least = 1 if is_dot else min(_NARROW_COLUMNS, num_columns // 4) // COLUMNS
     else:
         row_bytes = depth_block * _factor(region).itemsize * len(region.anchors)
         most = _PANEL_BYTES // (row_bytes * COLUMNS)
@@ -171,7 +171,7 @@ def _schedule(
     group = COLUMNS * max(
         1, min(most, 16 if is_narrow else 4, -(-num_columns // COLUMNS))
     )
-    tiles = _tiling(blocks, least * COLUMNS if is_narrow else group)
+    tiles = _tiling(blocks, max(1, least) * COLUMNS if is_narrow else group)
     if is_narrow:
         num_sums = (2 if num_blocks > 1 else 1) * num_rows * group
     else:

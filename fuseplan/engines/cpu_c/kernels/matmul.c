@@ -25,7 +25,8 @@
  *   b_line(p, at, q, k, j)                     where the memory is that a factor of B comes from, 0 if none
  *   read_a(p, at, q, k, count, out)            factors of a row at k and behind it, or of that k and rows below
  *   read_b(p, at, q, k, j, count, out)         factors of a column at k and behind it, or of that k and columns behind
- *   epilogue(p, at, first, width, acc)         elements first to first + width of a row: acc[q][j] are their sums
+ *   epilogue(p, at, first, width, acc, lanes)  elements first to first + width of a row: acc[q][j] are their sums
+ *   struct lanes, start, fold(p, task, lanes)  results of reductions over all axes, one for each column of a panel
  *   HAS_REDUCTIONS, begin, finish              as in columns.c, for reductions over the elements
  */
 #ifndef KERNEL /* alone: C = A B for packed float matrices */
@@ -122,8 +123,16 @@ INLINE void read_b(const struct args *p, const struct position *at, const int q,
   for (int64_t e = 0; e < count; ++e) out[e] = *b_at(p, at, q, k, j + e);
 }
 
+struct lanes {
+  int64_t unused;
+};
+
+INLINE void start(struct lanes *lanes) { (void)lanes; }
+INLINE void fold(const struct args *p, int64_t task, struct lanes *lanes) { (void)p, (void)task, (void)lanes; }
+
 INLINE void epilogue(const struct args *p, const struct position *at, int64_t first, int64_t width,
-                     ACC acc[][BLOCK]) {
+                     ACC acc[][BLOCK], struct lanes *lanes) {
+  (void)lanes;
   for (int64_t j = 0; j < width; ++j) p->y0[at->i0 * p->n + first + j] = acc[0][j];
 }
 
@@ -188,6 +197,7 @@ INLINE void transpose(vec *r) {
 struct memory {
   FACTOR *panels, *rows;
   ACC *sums;
+  struct lanes *lanes;
   const struct args *block; /* for functions that are not inlined: a local copy whose address is known to nobody else
                                stays in registers, and loops that read through its pointers get vectors */
 };
@@ -202,8 +212,8 @@ INLINE FACTOR *rows_of(const struct args *p, const struct memory *m, const int q
   return m->rows + a_from(q) * CHUNK_ROWS * row_stride(p);
 }
 
-INLINE struct memory memory_of(const struct args *p, const struct args *block, void *scratch) {
-  struct memory m = {.panels = scratch, .block = block};
+INLINE struct memory memory_of(const struct args *p, const struct args *block, void *scratch, struct lanes *lanes) {
+  struct memory m = {.panels = scratch, .lanes = lanes, .block = block};
   m.sums = (ACC *)(m.panels + (IS_NARROW ? 0 : PRODUCTS * group(p) * depth_block(p)));
   m.rows = (FACTOR *)(m.sums + num_sums(p));
   return m;
@@ -254,11 +264,11 @@ INLINE void write_rows(const struct args *p, struct position at, const int q, in
 /* Apart from the loop over terms: constants of the epilogue would take the registers of its sums. The block is copied,
  * so that no store can change it. */
 static NOINLINE void finish_tile(const struct args *block, const struct position *at, int64_t num_rows, int64_t first,
-                                 int64_t width, ACC *sums) {
+                                 int64_t width, ACC *sums, struct lanes *lanes) {
   const struct args p = *block;
   for (int64_t r = 0; r < num_rows; ++r) {
     const struct position row = at[r];
-    epilogue(&p, &row, first, width, (ACC(*)[BLOCK])sums + r * PRODUCTS);
+    epilogue(&p, &row, first, width, (ACC(*)[BLOCK])sums + r * PRODUCTS, lanes);
   }
 }
 
@@ -288,7 +298,7 @@ INLINE void add_terms(int64_t num_rows, const FACTOR *const *rows, int64_t k, in
     }
     vec x[TERMS];
     UNROLL for (int e = 0; e < TERMS; ++e) x[e] = spread(a[e]);
-    for (int64_t v = 0; v < num_vectors; ++v) {
+    UNROLL for (int64_t v = 0; v < num_vectors; ++v) {
       vec c = load_sums(sums + v * LANES);
       UNROLL for (int e = 0; e < TERMS; ++e) c = multiply_add(x[e], load(b[e] + v * LANES), c);
       store_sums(sums + v * LANES, c);
@@ -300,10 +310,13 @@ INLINE void add_terms(int64_t num_rows, const FACTOR *const *rows, int64_t k, in
 INLINE void add_rows_of_b(const struct args *p, const struct position *at, const int q, int64_t num_rows,
                           const FACTOR *const *rows, int64_t k0, int64_t terms, int64_t first, int64_t width,
                           ACC *sums) {
+  /* what lies behind a row's last columns may be read as long as it is memory of B */
+  const FACTOR *past = b_form(q) & IS_PLAIN ? b_at(p, at, q, k0 + terms - 1, first + width - 1) + 1 : 0;
   for (int64_t k = 0; k < terms; k += TERMS) {
     const int count = (int)min_of(TERMS, terms - k);
     for (int64_t c = 0; c < width; c += PANEL) {
       const int64_t columns = min_of(PANEL, width - c);
+      const int is_full = columns == PANEL;
       const FACTOR *b[TERMS];
       FACTOR lines[TERMS][PANEL];
       for (int e = 0; e < TERMS && k + e + TERMS_AHEAD < terms; ++e) {
@@ -313,12 +326,20 @@ INLINE void add_rows_of_b(const struct args *p, const struct position *at, const
       }
       for (int e = 0; e < count; ++e) {
         b[e] = b_at(p, at, q, k0 + k + e, first + c);
-        if (b_form(q) & IS_PLAIN && columns == PANEL) continue;
+        if (b_form(q) & IS_PLAIN && (is_full || b[e] + (columns + LANES - 1) / LANES * LANES <= past)) continue;
+        b[e] = lines[e];
+        if (is_full) {
+          read_b(p, at, q, k0 + k + e, first + c, PANEL, lines[e]);
+          continue;
+        }
         read_b(p, at, q, k0 + k + e, first + c, columns, lines[e]);
         for (int64_t j = columns; j % LANES; ++j) lines[e][j] = 0;
-        b[e] = lines[e];
       }
-      add_terms(num_rows, rows, k, count, b, (columns + LANES - 1) / LANES, sums + c * num_rows * PRODUCTS);
+      ACC *out = sums + c * num_rows * PRODUCTS;
+      if (is_full && count == TERMS)
+        add_terms(num_rows, rows, k, TERMS, b, PANEL_VECTORS, out);
+      else
+        add_terms(num_rows, rows, k, count, b, (columns + LANES - 1) / LANES, out);
     }
   }
 }
@@ -413,7 +434,8 @@ INLINE void multiply_group(const struct args *p, const struct memory *m, const s
         store_sums(m->sums + i, load_sums(m->sums + i) + load_sums(sums + i));
   }
   for (int64_t c = 0; c < width; c += PANEL)
-    finish_tile(m->block, positions, num_rows, first + c, min_of(PANEL, width - c), m->sums + c * num_rows * PRODUCTS);
+    finish_tile(m->block, positions, num_rows, first + c, min_of(PANEL, width - c), m->sums + c * num_rows * PRODUCTS,
+                m->lanes);
 }
 
 #else
@@ -496,7 +518,7 @@ INLINE void multiply_rows(const struct args *p, const struct memory *m, struct p
     multiply_tile(min_of(depth(p, q) - k, depth_block(p)), a[q], panels_of(p, m, q) + c * depth_block(p), \
                   sums + q * PANEL, k > 0);
     EACH_PRODUCT(MULTIPLY)
-    if (is_last) finish_tile(m->block, positions, num_rows, first + c, min_of(PANEL, width - c), sums);
+    if (is_last) finish_tile(m->block, positions, num_rows, first + c, min_of(PANEL, width - c), sums, m->lanes);
     if (deepest(p) > depth_block(p)) sums += TILE_ROWS * PRODUCTS * PANEL;
   }
 }
@@ -533,7 +555,9 @@ static NOINLINE void run_task(const struct args *block, int64_t t, void *scratch
   char own[STACK_BYTES] __attribute__((aligned(64)));
   scratch = own;
 #endif
-  const struct memory m = memory_of(&p, block, scratch);
+  struct lanes lanes;
+  start(&lanes);
+  const struct memory m = memory_of(&p, block, scratch, &lanes);
   const struct tile tile = tile_of(tiling_of(&p), t);
   const int64_t most_rows = deepest(&p) > depth_block(&p) ? SUM_ROWS : INT64_MAX;
   if (HAS_REDUCTIONS) begin(&p, t);
@@ -543,6 +567,7 @@ static NOINLINE void run_task(const struct args *block, int64_t t, void *scratch
     for (int64_t j = tile.column; j < tile.past_column; j += group(&p))
       multiply_group(&p, &m, &at, num_rows, j, min_of(group(&p), tile.past_column - j));
   }
+  fold(&p, t, &lanes);
 }
 
 int KERNEL(const void *block, const struct fp_task *task);
