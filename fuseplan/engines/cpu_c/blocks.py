@@ -198,11 +198,10 @@ def finish_blocks(
     texts = {i: f"acc[{q}][j]" for q, i in enumerate(schedule.anchors)}
     loop = "for (int64_t j = 0; j < width; ++j) {"
     parameters: tuple[str, ...] = _EPILOGUE
-    in_lanes: list[int] = []
     if has_lanes:
-        in_lanes = sums.write_lanes()
+        sums.write_lanes()
         parameters = (*_EPILOGUE, "struct lanes *restrict lanes")
-    write_elements(frame, loop, sums, texts, in_lanes)
+    write_elements(frame, loop, sums, texts)
     holes.function("void", "epilogue", parameters, frame.writer)
     sums.write_begin()
     sums.write_finish()

@@ -98,6 +98,9 @@ class GlobalReductions:
             tuple(reduces),
         )
         self.results = {r: self._allocate(r, tiling.num_tasks) for r in reduces}
+        self.in_lanes: list[
+            int
+        ] = []  # those that have a result for each column of a block until a task ends
 
     def _allocate(self, reduce: int, num_tasks: int) -> tuple[Strides, str]:
         """Where the results of a reduction lie, and how many it has."""
@@ -124,7 +127,8 @@ class GlobalReductions:
 
     def write_pointers(self, frame: Frame) -> None:
         """Local pointers to the results of the task at hand, one ``r<value>`` for each reduction."""
-        for r, (_, count) in self.results.items():
+        for r in (r for r in self.reduces if r not in self.in_lanes):
+            count = self.results[r][1]
             frame.writer.line(
                 f"{frame.accumulator(r).ctype} *const r{r} = p->r{r} + at->task * {count};"
             )
@@ -133,9 +137,11 @@ class GlobalReductions:
         """The result of a reduction at the position of a frame, behind `write_pointers`."""
         return f"r{reduce}[{frame.offset(self.results[reduce][0])}]"
 
-    def write_lanes(self) -> list[int]:
-        """The holes `struct lanes`, `start` and `fold`, and the reductions that are there: those to one result."""
-        found = [r for r in self.reduces if not any(self.results[r][0].along)]
+    def write_lanes(self) -> None:
+        """The holes `struct lanes`, `start` and `fold`, for reductions to one result."""
+        found = self.in_lanes = [
+            r for r in self.reduces if not any(self.results[r][0].along)
+        ]
         fields, start, fold = LineWriter(), LineWriter(), LineWriter()
         for r in found:
             acc = Frame(self.holes, (), ()).accumulator(r)
@@ -149,7 +155,6 @@ class GlobalReductions:
         lanes = "struct lanes *lanes"
         self.holes.function("void", "start", [lanes], start)
         self.holes.function("void", "fold", (*BLOCK_AND_TASK, lanes), fold)
-        return found
 
     def write_begin(self) -> None:
         """The hole `begin`: the neutral elements."""
@@ -241,14 +246,12 @@ def write_elements(
     loop: str,
     sums: GlobalReductions,
     anchors: Mapping[int, str],
-    in_lanes: Sequence[int] = (),
 ) -> None:
     """The loop over the frame's last axis: values, stores, and what is added into the results of reductions.
 
     Args:
         loop: the line that opens it
         anchors: the text of each anchor's sum
-        in_lanes: reductions with a result for each column of a block, which `write_lanes` folds
     """
     region, w, reduces = frame.region, frame.writer, sums.reduces
     stores = element_stores(region, reduces)
@@ -262,7 +265,9 @@ def write_elements(
             frame.value(i)
     sums.write_pointers(frame)
     local = [
-        r for r in reduces if r not in in_lanes and not sums.results[r][0].along[-1]
+        r
+        for r in reduces
+        if r not in sums.in_lanes and not sums.results[r][0].along[-1]
     ]
     for r in local:
         w.line(f"{frame.accumulator(r).ctype} t{r} = {sums.place(frame, r)};")
@@ -276,7 +281,7 @@ def write_elements(
     for i in moving:
         frame.value(i)
     for r in reduces:
-        place = f"lanes->r{r}[j]" if r in in_lanes else sums.place(frame, r)
+        place = f"lanes->r{r}[j]" if r in sums.in_lanes else sums.place(frame, r)
         frame.update(r, f"t{r}" if r in local else place)
     for i, operand in stores:
         frame.store(i, operand)

@@ -32,11 +32,19 @@ from fuseplan.runtime.device import Device
 
 COLUMNS = 64  # a whole number of panels of any target
 _PANEL_BYTES = 256 << 10  # of a group: half of a core's own cache
-_DEEPEST, _DEEPEST_DOT = 1024, 4096  # terms that are added up in one go
+_DEEPEST, _DEEPEST_NARROW, _DEEPEST_DOT = 1024, 512, 4096  # terms of a block
 _NARROW_SUMS = 8192  # of few rows: they stay in the first cache
 _NARROW_COLUMNS = 1024  # of a task that reads rows of B: what is read in a row
 _NARROW_ROWS, _CHUNK_ROWS, _SUM_ROWS, _TILE_ROWS = 16, 48, 960, 6  # as in the kernel
 _FEWEST_TASKS = 16
+_CALL_US = 0.3
+_PRODUCT_SHARE, _NARROW_SHARE = (
+    0.7,
+    0.4,
+)  # of the peak that products reach, few rows in the first cache
+_RATES = {"f32": 1.0, "f64": 0.5, "i32": 0.2, "i64": 0.1}  # table: of products, by kind
+_MEMORY_SHARE = 0.85  # of the bandwidth of all cores
+_CORE_GFLOPS, _CORE_GBPS = 40.0, 10.0  # of a core that stands for all, see estimate.py
 _FEWEST_ROWS = 96  # of a task: each packs B on its own
 _STACK_BYTES = 32 << 10  # more memory than this comes from the workspace
 _Q = "const int q"
@@ -98,7 +106,7 @@ class MatmulForm:
         blocks = schedule_blocks(region, device, rank - 1, keep=(rank - 2,))
         a = tuple([_factors(region, i, 0) for i in blocks.anchors])
         b = tuple([_factors(region, i, 1) for i in blocks.anchors])
-        return _schedule(blocks, a, b)
+        return _schedule(blocks, device, a, b)
 
     def configs(self, schedule: MatmulSchedule) -> KnobSpace:
         return KnobSpace()
@@ -150,16 +158,39 @@ def _factors(region: Region, anchor: int, argument: int) -> Factors:
     return Factors(value, is_along_k, is_plain)
 
 
+def _work_us(region: Region, gbps: float, gflops: float) -> float:
+    """Time at the rates of memory and of products in float32, the longer of the two."""
+    compute = region.values[region.anchors[0]].compute
+    gflops *= _RATES[c_expr.KIND[compute.name]]
+    memory = (region.cost.read_bytes + region.cost.write_bytes) / (1e3 * gbps)
+    return max(memory, region.cost.flops / (1e3 * gflops))
+
+
+def _expected_us(
+    region: Region, device: Device, num_tasks: int, is_narrow: bool
+) -> float:
+    cores = max(1, min(num_tasks, device.num_threads or device.sm_count))
+    share = _NARROW_SHARE if is_narrow else _PRODUCT_SHARE
+    gflops = cores * share * device.peak_gflops / max(1, device.sm_count)
+    gbps = min(cores * _CORE_GBPS, _MEMORY_SHARE * device.memory_gbps)
+    return _CALL_US + _work_us(region, gbps, gflops)
+
+
 def _schedule(
-    blocks: BlockSchedule, a: tuple[Factors, ...], b: tuple[Factors, ...]
+    blocks: BlockSchedule,
+    device: Device,
+    a: tuple[Factors, ...],
+    b: tuple[Factors, ...],
 ) -> MatmulSchedule:
     region = blocks.region
+    blocks = replace(blocks, work_us=_work_us(region, _CORE_GBPS, _CORE_GFLOPS))
     rank, num_columns = len(region.domain), region.domain[-1]
     num_rows = prod(region.domain[rank - 2 - _shared_axes(region) : -1])
     is_narrow = num_rows <= (1 if region.graph.is_dynamic else _NARROW_ROWS)
     is_dot = is_narrow and all(f.is_along_k for f in b)
     deepest = _deepest(region)
-    num_blocks = -(-deepest // (_DEEPEST_DOT if is_dot else _DEEPEST))
+    most = _DEEPEST_NARROW if is_narrow else _DEEPEST
+    num_blocks = -(-deepest // (_DEEPEST_DOT if is_dot else most))
     depth_block = -(-deepest // num_blocks // 16) * 16
     if is_narrow:
         most = _NARROW_SUMS // num_rows // len(region.anchors) // COLUMNS
@@ -176,8 +207,9 @@ def _schedule(
         num_sums = (2 if num_blocks > 1 else 1) * num_rows * group
     else:
         num_sums = _SUM_ROWS * group if num_blocks > 1 else _TILE_ROWS * COLUMNS
+    us = _expected_us(region, device, tiles.num_tasks, is_narrow)
     return MatmulSchedule(
-        replace(blocks, tiling=tiles), a, b, is_narrow, group, depth_block,
+        replace(blocks, tiling=tiles, expected_us=us), a, b, is_narrow, group, depth_block,
         num_sums * len(region.anchors),
     )  # fmt: skip
 

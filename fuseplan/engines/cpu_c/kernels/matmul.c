@@ -145,6 +145,7 @@ INLINE void finish(const struct args *p, int64_t num_tasks) { (void)p, (void)num
 #define TILE_ROWS 6      /* six pointers to rows fit the integer registers */
 #define NARROW_ROWS 16
 #define CHUNK_ROWS (IS_NARROW ? NARROW_ROWS : 48) /* rows that are written into the buffer together: of whole tiles */
+#define SHORT 384        /* terms that are added up one by one */
 #define LINE 64          /* factors of a column that are read together */
 #define SUM_ROWS 960     /* rows whose sums are kept between blocks of depth: a multiple of CHUNK_ROWS */
 #define ROW_GAP (64 / (int64_t)sizeof(FACTOR)) /* behind a row in the buffer: keeps rows off the 4 KiB grid */
@@ -479,23 +480,25 @@ INLINE void pack_b(const struct args *p, const struct position *at, const int q,
 
 /* Sums of a tile over some terms; the rows' factors lie next to each other. The stride of sums is that of a row. */
 static NOINLINE void multiply_tile(int64_t terms, const FACTOR *const *rows, const FACTOR *panel, ACC *sums, int adds) {
-  vec c[TILE_ROWS][PANEL_VECTORS];
   const FACTOR *a[TILE_ROWS];
-  UNROLL for (int i = 0; i < TILE_ROWS; ++i) {
-    a[i] = rows[i];
-    UNROLL for (int v = 0; v < PANEL_VECTORS; ++v)
-      c[i][v] = adds ? load_sums(sums + i * PRODUCTS * PANEL + v * LANES) : (vec){0};
-  }
-  for (int64_t k = 0; k < terms; ++k, panel += PANEL) {
-    vec b[PANEL_VECTORS];
-    UNROLL for (int v = 0; v < PANEL_VECTORS; ++v) b[v] = load(panel + v * LANES);
-    UNROLL for (int i = 0; i < TILE_ROWS; ++i) {
-      const vec x = spread(a[i][k]);
-      UNROLL for (int v = 0; v < PANEL_VECTORS; ++v) c[i][v] = multiply_add(x, b[v], c[i][v]);
+  UNROLL for (int i = 0; i < TILE_ROWS; ++i) a[i] = rows[i];
+  for (int64_t k = 0; k < terms; adds = 1) {
+    const int64_t past_k = min_of(terms, k + SHORT);
+    vec c[TILE_ROWS][PANEL_VECTORS];
+    UNROLL for (int i = 0; i < TILE_ROWS; ++i) UNROLL for (int v = 0; v < PANEL_VECTORS; ++v) c[i][v] = (vec){0};
+    for (; k < past_k; ++k, panel += PANEL) {
+      vec b[PANEL_VECTORS];
+      UNROLL for (int v = 0; v < PANEL_VECTORS; ++v) b[v] = load(panel + v * LANES);
+      UNROLL for (int i = 0; i < TILE_ROWS; ++i) {
+        const vec x = spread(a[i][k]);
+        UNROLL for (int v = 0; v < PANEL_VECTORS; ++v) c[i][v] = multiply_add(x, b[v], c[i][v]);
+      }
+    }
+    UNROLL for (int i = 0; i < TILE_ROWS; ++i) UNROLL for (int v = 0; v < PANEL_VECTORS; ++v) {
+      ACC *sum = sums + i * PRODUCTS * PANEL + v * LANES;
+      store_sums(sum, adds ? load_sums(sum) + c[i][v] : c[i][v]);
     }
   }
-  UNROLL for (int i = 0; i < TILE_ROWS; ++i) UNROLL for (int v = 0; v < PANEL_VECTORS; ++v)
-    store_sums(sums + i * PRODUCTS * PANEL + v * LANES, c[i][v]);
 }
 
 /* Tiles of at most TILE_ROWS rows with all panels, over terms k to past_k. */
