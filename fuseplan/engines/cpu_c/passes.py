@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fuseplan.codegen.axes import MergedAxis, merge_in_memory_order, reduced_axes
-from fuseplan.dtypes import DOUBLE, HALF
+from fuseplan.dtypes import BFLOAT16, DOUBLE, HALF
 from fuseplan.engines.base import YES, Support, no
 from fuseplan.engines.cpu_c.dataflow import depends_on, live_values, needed_for, reads
 from fuseplan.engines.cpu_c.tiling import rows_of
@@ -198,5 +198,5 @@ def _weight(region: Region, value: int, known: Sequence[bool]) -> int:
     total = 0
     for i in needed_for(region, [value], known):
         v = region.values[i]
-        total += 8 * (v.dtype is HALF) + _WEIGHT.get(v.op, 1)
+        total += 8 * (v.dtype in (HALF, BFLOAT16)) + _WEIGHT.get(v.op, 1)
     return total
