@@ -34,7 +34,7 @@ class Row:
 
     Args:
         num_bytes: read and written once; what the limit, a device copy's rate, is computed from, 0 for none
-        mode: of torch.compile; empty without it
+        mode: of torch.compile; empty for a bare product, whose peer is the library that eager calls
     """
 
     name: str
@@ -102,7 +102,7 @@ def _measure(row: Row, handle: Any, *, is_compiled: bool, budget_s: float) -> di
     calls["eager"] = work.eager
     if is_compiled and row.mode:
         calls["torch.compile"] = torch.compile(work.eager, mode=row.mode, dynamic=False)
-    if nvidia is not None:
+    if nvidia is not None and row.mode:
         calls |= _frontend(work, facts)
     reference = work.reference()
     if row.num_bytes:
