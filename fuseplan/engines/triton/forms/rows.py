@@ -235,7 +235,7 @@ def _column_configs(schedule: RowsSchedule) -> list[dict[str, int]]:
     rows, columns = power_of_two(schedule.rows), power_of_two(schedule.columns)
     found = []
     for lanes, step, warps, per_sm, stages in (
-        (64, 64, 8, 4, 1), (64, 64, 4, 4, 1), (64, 32, 4, 8, 2), (128, 32, 4, 4, 3), (256, 32, 8, 4, 1),
+        (64, 64, 4, 4, 1), (64, 64, 8, 4, 1), (64, 32, 4, 8, 2), (128, 32, 4, 4, 3), (256, 32, 8, 4, 1),
     ):  # fmt: skip
         lanes, step = min(lanes, rows), min(step, columns)
         split = _split(schedule, lanes, step, per_sm)
