@@ -99,6 +99,7 @@ VALUES = {
 _MAPPED_SM = 9  # major version; newer ones keep sums elsewhere, and these tiles are not measured there
 _SPECIALISTS = (128, 256, 4, 0, 1, 1, 1, 0, 0)  # their BLOCK_M, BLOCK_N, num_warps, SWAP to SHARED_TAIL
 _ACCUMULATORS = 128 * 256  # elements of all accumulators of a program that its registers hold
+LISTS_UNMEASURED = False  # whether specialists and shared tails are among the listed configs; knobs reach them anyway
 _FEW_VALUES = 3
 _MAX_GROUP, _LEAST_SHARED, _LEAST_SAVING, _SHARE_US = 32, 32, 0.05, 3.0  # of shared tiles: see `shares_of`
 _MAX_PARTS, _LEAST_STEPS = 64, 4  # parts of K, and steps of each
@@ -130,7 +131,8 @@ def _fitting(schedule: GemmSchedule) -> list[Tile]:
     else:
         plain = [Tile(*t, float_parts=1) for t in _FLOAT_PART_TILES] + [Tile(*t) for t in _FLOAT_TILES]
     mapped = [t for t in (Tile(*made) for made in _MAP_TILES) if can_map(t, schedule)]
-    mapped += [t for t in _SPECIAL_TILES if can_map(t, schedule)]
+    if LISTS_UNMEASURED:
+        mapped = [*(t for t in _SPECIAL_TILES if can_map(t, schedule)), *mapped]
     lean = [t for t in mapped if not (_is_heavy(schedule) and (t.programs or _fills_registers(t)))]
     fitting = [t for t in lean or plain if not tile_gap(t, schedule)]
     return fitting or [_LEAST_TILE]
@@ -155,7 +157,7 @@ def _splits(tile: Tile, schedule: GemmSchedule) -> list[Tile]:
     found, parts = [tile], 2
     if tile.specialists:
         return found
-    if shares_of(tile, schedule) is not None:
+    if LISTS_UNMEASURED and shares_of(tile, schedule) is not None:
         found.append(tile._replace(shared_tail=1))
     size = schedule.batch * schedule.m * schedule.n * len(schedule.pairs)
     while parts <= min(_MAX_PARTS, steps // _LEAST_STEPS) and parts * size < 2**30:
