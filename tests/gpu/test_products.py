@@ -36,7 +36,7 @@ def long(m: int, n: int, k: int, dtype: DType) -> Region:
     return d.region()
 
 
-@pytest.mark.parametrize("shape", [(1024, 1000, 4104), (1000, 2504, 8200), (1000, 1784, 36000)])
+@pytest.mark.parametrize("shape", [(1024, 1000, 4104), (1000, 2504, 8200)])
 @pytest.mark.parametrize("dtype", [BFLOAT16, HALF])
 def test_tiles_of_the_last_wave_are_shared(shape: tuple[int, int, int], dtype: DType) -> None:
     region, device = long(*shape, dtype), cuda_devices()[0]

@@ -99,7 +99,7 @@ VALUES = {
 _MAPPED_SM = 9  # major version; newer ones keep sums elsewhere, and these tiles are not measured there
 _SPECIALISTS = (128, 256, 4, 0, 1, 1, 1, 0, 0)  # their BLOCK_M, BLOCK_N, num_warps, SWAP to SHARED_TAIL
 _ACCUMULATORS = 128 * 256  # elements of all accumulators of a program that its registers hold
-LISTS_UNMEASURED = False  # whether specialists and shared tails are among the listed configs; knobs reach them anyway
+LISTS_UNMEASURED = False  # whether specialists are among the listed configs; the knob reaches them anyway
 _FEW_VALUES = 3
 _MAX_GROUP, _LEAST_SHARED, _LEAST_SAVING, _SHARE_US = 32, 32, 0.05, 3.0  # of shared tiles: see `shares_of`
 _MAX_PARTS, _LEAST_STEPS = 64, 4  # parts of K, and steps of each
@@ -157,7 +157,7 @@ def _splits(tile: Tile, schedule: GemmSchedule) -> list[Tile]:
     found, parts = [tile], 2
     if tile.specialists:
         return found
-    if LISTS_UNMEASURED and shares_of(tile, schedule) is not None:
+    if shares_of(tile, schedule) is not None:
         found.append(tile._replace(shared_tail=1))
     size = schedule.batch * schedule.m * schedule.n * len(schedule.pairs)
     while parts <= min(_MAX_PARTS, steps // _LEAST_STEPS) and parts * size < 2**30:
