@@ -82,18 +82,18 @@ def main() -> None:
     args = parser.parse_args()
     columns = SHOWN[args.device]
     print(" ".join([f"{'row':<32}", f"{'type':<8}", *(f"{_short(name):>10}" for name in columns[2:])]), flush=True)
-    lines = []
-    for line in cpu_rows(args) if args.device == "cpu" else gpu_rows(args):
-        show(line, columns)
-        lines.append(line)
     on_cpu = f"{cpu_device().name}, {cpu_device().arch}, {args.threads} threads"
     facts = {
         "device": on_cpu if args.device == "cpu" else torch.cuda.get_device_name(),
         "python": platform.python_version(), "torch": torch.__version__, "fuseplan": cudnn.__version__,
         "command": "python -m benchmarks " + " ".join(sys.argv[1:]), "date": datetime.date.today().isoformat(),
     }  # fmt: skip
-    if args.out:
-        args.out.write_text(json.dumps({**facts, "rows": lines}, indent=1) + "\n")
+    lines = []
+    for line in cpu_rows(args) if args.device == "cpu" else gpu_rows(args):
+        show(line, columns)
+        lines.append(line)
+        if args.out:  # what was measured stays if a later row fails
+            args.out.write_text(json.dumps({**facts, "rows": lines}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

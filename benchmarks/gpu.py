@@ -18,6 +18,7 @@ import fuseplan as cudnn
 from benchmarks import works
 from benchmarks.protocol import compare, host_us
 from benchmarks.works import Work
+from fuseplan.runtime.launch import LaunchKind, PatchKind
 
 try:
     import cudnn as nvidia  # the peer; the table goes without it where it is not installed
@@ -231,10 +232,29 @@ def host_rows() -> Iterator[dict[str, Any]]:
         {A: a, B: b, C: c},
         torch.empty(max(1, graph.get_workspace_size()), dtype=torch.uint8, device="cuda"),
     )
-    bound = graph.bind(pack, workspace, handle)
-    times = {
-        "bound call": host_us(bound), "execute": host_us(lambda: graph.execute(pack, workspace, handle)),
+    times = {"bound call": host_us(graph.bind(pack, workspace, handle))}
+    index = _without_maps(graph)
+    if index is not None:  # the bare loop fills in addresses alone
+        graph.select_plan(index)
+        workspace = torch.empty(max(1, graph.get_workspace_size()), dtype=torch.uint8, device="cuda")
+        bound = graph.bind(pack, workspace, handle)
+        times |= {
+            "bound call without tensor maps": host_us(bound), "C loop of the same kernel": bare_launch_us(graph, pack),
+            "bound call again": host_us(bound),
+        }  # fmt: skip
+    times |= {
+        "execute": host_us(lambda: graph.execute(pack, workspace, handle)),
         "torch.mm out=": host_us(lambda: torch.mm(a[0], b[0], out=c[0])),
-        "C loop of bare cuLaunchKernel": bare_launch_us(graph, pack), "bound call again": host_us(bound),
-    }  # fmt: skip
+    }
     yield {"row": "host cost, 256x256x256 matmul", "type": "bf16"} | {k: round(v, 3) for k, v in times.items()}
+
+
+def _without_maps(graph: Any) -> int | None:
+    """A plan with one kernel that takes addresses and no tensor maps."""
+    for index in range(graph.get_execution_plan_count()):
+        graph.build_plan_at_index(index)
+        launches = graph._plans.build(index).program.launches
+        kinds = {p.kind for x in launches for p in x.patches}
+        if len(launches) == 1 and launches[0].kind is LaunchKind.CUDA and kinds == {PatchKind.POINTER}:
+            return index
+    return None
