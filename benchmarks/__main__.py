@@ -41,6 +41,15 @@ def show(line: dict[str, Any], columns: Sequence[str]) -> None:
     print(" ".join(cells), flush=True)
 
 
+def _command(arguments: Sequence[str]) -> str:
+    """What was typed, without the place of the result."""
+    kept = list(arguments)
+    if "--out" in kept:
+        at = kept.index("--out")
+        del kept[at : at + 2]
+    return " ".join(["python -m benchmarks", *kept])
+
+
 def _short(name: str) -> str:
     return (
         name.replace("torch.", "")
@@ -86,7 +95,7 @@ def main() -> None:
     facts = {
         "device": on_cpu if args.device == "cpu" else torch.cuda.get_device_name(),
         "python": platform.python_version(), "torch": torch.__version__, "fuseplan": cudnn.__version__,
-        "command": "python -m benchmarks " + " ".join(sys.argv[1:]), "date": datetime.date.today().isoformat(),
+        "command": _command(sys.argv[1:]), "date": datetime.date.today().isoformat(),
     }  # fmt: skip
     lines = []
     for line in cpu_rows(args) if args.device == "cpu" else gpu_rows(args):

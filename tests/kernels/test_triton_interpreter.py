@@ -17,10 +17,21 @@ def test_kernel_files_are_right_alone() -> None:
     assert run_interpreted("-x", "tests/kernels/triton_kernel_files_interpreted.py") >= 16
 
 
+def test_several_matmuls_and_work_in_front_of_a_region() -> None:
+    chosen = "not test_graph_is_one_region_and_right or 33"
+    assert run_interpreted("-x", "-k", chosen, "tests/kernels/triton_fused_matmul_interpreted.py") > 20
+
+
+@pytest.mark.full
 def test_several_matmuls_and_work_in_front_of_them() -> None:
     assert run_interpreted("-x", "tests/kernels/triton_fused_matmul_interpreted.py") > 40
 
 
+def test_ways_of_computing_products() -> None:
+    assert run_interpreted("-x", "-k", "in_front or one_row", "tests/kernels/triton_gemm_interpreted.py") >= 16
+
+
+@pytest.mark.full
 def test_every_way_of_computing_products() -> None:
     assert run_interpreted("-x", "tests/kernels/triton_gemm_interpreted.py") > 40
 

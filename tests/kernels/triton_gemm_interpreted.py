@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,6 +78,13 @@ def shared() -> Region:
     return d.region()
 
 
+GUARD = 256  # elements in front of and behind each buffer
+
+
+def guard(buffer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.full(GUARD, 3, buffer.dtype)
+
+
 def emitted(region: Region, knobs: dict[str, int]) -> Emitted:
     """Kernels for a device of two multiprocessors, so that programs walk over several tiles."""
     found = ENGINE.match(region, replace(made.device(), sm_count=2))
@@ -95,7 +103,8 @@ def test_region_matches_float64(make: Callable[[], Region], way: str) -> None:
     region, knobs = make(), WAYS[way]
     kernels = emitted(region, knobs)
     assert (num_maps(kernels) > 0) == bool({**TILE, **knobs}["MAPS"])
-    buffers = made.buffers_for(region, np.random.default_rng(7))
+    guarded = [np.concatenate([guard(b), b, guard(b)]) for b in made.buffers_for(region, np.random.default_rng(7))]
+    buffers = [g[GUARD:-GUARD] for g in guarded]
     before, expected = [b.copy() for b in buffers], made.evaluate(region, buffers)
     for _ in range(2):
         run_interpreted(region, kernels, buffers)
@@ -104,6 +113,9 @@ def test_region_matches_float64(make: Callable[[], Region], way: str) -> None:
             check_close(made.view_of(operand, buffers[number]), want, operand.dtype, region)
             gap, old = made.untouched(operand, buffers[number]), made.untouched(operand, before[number])
             np.testing.assert_array_equal(gap, old)
+        for held, buffer in zip(guarded, buffers, strict=True):  # a tile's edge must not reach beyond
+            np.testing.assert_array_equal(held[:GUARD], guard(buffer))
+            np.testing.assert_array_equal(held[-GUARD:], guard(buffer))
 
 
 def test_addresses_that_maps_do_not_take_get_kernels_without_them() -> None:

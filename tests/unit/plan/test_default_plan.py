@@ -25,8 +25,8 @@ MARGIN = 1.3
 FASTER = {
     "matmul 8x8x8": "cpu_c",
     "matmul 64x64x64": "cpu_c",
-    "matmul 256x1024x1024": "array",
-    "matmul 64x3136x576": "array",
+    "matmul 256x1024x1024": "cpu_c",
+    "matmul 64x3136x576": "cpu_c",
     "norm + matmul 16x64x32": "cpu_c",
     "softmax 8x64": "cpu_c",
     "add x 1, 1k": "cpu_c",

@@ -54,7 +54,8 @@ class GemmEmitter:
         """One kernel from the loads to the stores."""
         schedule, knobs = self.schedule, self.knobs
         load_a, load_b = self._load("a", schedule.left), self._load("b", schedule.right)
-        epilogue = self._epilogue((knobs["BLOCK_M"], knobs["BLOCK_N"] // self.split_n), is_mapped=self.is_mapped)
+        sides = knobs["BLOCK_M"], knobs["BLOCK_N"] // self.split_n
+        epilogue = self._epilogue(sides, parts=self.split_n, is_mapped=self.is_mapped)
         extents = [*map(self._extent, "mnk")]
         arguments: Arguments = [*(f.params.names for f in (load_a, load_b, epilogue)), *extents]
         programs = self.schedule.batch * self._tiles()
@@ -72,7 +73,8 @@ class GemmEmitter:
         """One kernel whose programs share the tiles of the last wave."""
         schedule, knobs, params = self.schedule, self.knobs, self.params
         load_a, load_b = self._load("a", schedule.left), self._load("b", schedule.right)
-        epilogue = self._epilogue((knobs["BLOCK_M"], knobs["BLOCK_N"] // self.split_n), is_mapped=self.is_mapped)
+        sides = knobs["BLOCK_M"], knobs["BLOCK_N"] // self.split_n
+        epilogue = self._epilogue(sides, parts=self.split_n, is_mapped=self.is_mapped)
         flags = -(-schedule.reductions.scratch_bytes // 16) * 16
         words = shares.groups * shares.tiles
         offset = flags + -(-words // 4) * 16
@@ -281,10 +283,13 @@ class GemmEmitter:
         function.out.line(f"return {tuple_text(sums)}")
         return function
 
-    def _epilogue(self, sides: tuple[int, int], *, is_mapped: bool, is_joined: bool = False) -> Function:
+    def _epilogue(
+        self, sides: tuple[int, int], *, parts: int = 1, is_mapped: bool, is_joined: bool = False
+    ) -> Function:
+        """What follows from tiles of these sides, `parts` of which side by side make up the tile of a program."""
         region, reductions = self.region, self.schedule.reductions
         function = Function(self.params, "epilogue")
-        axes = self._tile_axes({"m": sides[0], "n": sides[1]})
+        axes = self._tile_axes({"m": sides[0], "n": sides[1] * parts})
         body = TileBody(
             region,
             axes,

@@ -91,12 +91,12 @@ class SpecialEmitter:
         kernel = Kernel("special", text.source, text.params, text.constants, programs, 4, is_gluon=True)
         return Emitted((kernel,))
 
-    def _axes(self, names: str, sides: tuple[int, int]) -> list[TileAxis]:
+    def _axes(self, names: str) -> list[TileAxis]:
         extents = {"m": self.schedule.m, "n": self.schedule.n, "k": self.schedule.k}
         axes, rank = [TileAxis("b", ())], len(self.region.domain)
-        for place, (name, side) in enumerate(zip(names, sides, strict=True), rank - 2):
+        for place, name in enumerate(names, rank - 2):
             extent = extents[name]
-            mask = f"{name}_inside" if extent % side else ""
+            mask = f"{name}_inside" if extent % self.knobs[f"BLOCK_{name.upper()}"] else ""
             axes.append(TileAxis(name, (MergedAxis((place,), extent),), mask, f"{name}_first"))
         return axes
 
@@ -105,7 +105,7 @@ class SpecialEmitter:
         names, knobs = ("mk", self.knobs) if letter == "a" else ("kn", self.knobs)
         sides = (GROUP_ROWS, knobs["BLOCK_K"]) if letter == "a" else (knobs["BLOCK_K"], knobs["BLOCK_N"])
         number = self.region.operand_of[operand.value]
-        tile = mapped_tile(self.region.operands[number], self._axes(names, sides), sides)
+        tile = mapped_tile(self.region.operands[number], self._axes(names), sides)
         assert tile is not None
         load, turn = (
             Function(self.params, f"load_{letter}", f"{letter}_params"),
@@ -123,7 +123,7 @@ class SpecialEmitter:
         sides = (GROUP_ROWS, self.knobs["BLOCK_N"] // self.knobs["SPLIT_N"])
         body = _StagedBody(
             region,
-            self._axes("mn", sides),
+            self._axes("mn"),
             function,
             corner=("m0", "n0"),
             sides=sides,

@@ -99,7 +99,6 @@ VALUES = {
 _MAPPED_SM = 9  # major version; newer ones keep sums elsewhere, and these tiles are not measured there
 _SPECIALISTS = (128, 256, 4, 0, 1, 1, 1, 0, 0)  # their BLOCK_M, BLOCK_N, num_warps, SWAP to SHARED_TAIL
 _ACCUMULATORS = 128 * 256  # elements of all accumulators of a program that its registers hold
-LISTS_UNMEASURED = False  # whether specialists are among the listed configs; the knob reaches them anyway
 _FEW_VALUES = 3
 _MAX_GROUP, _LEAST_SHARED, _LEAST_SAVING, _SHARE_US = 32, 32, 0.05, 3.0  # of shared tiles: see `shares_of`
 _MAX_PARTS, _LEAST_STEPS = 64, 4  # parts of K, and steps of each
@@ -130,9 +129,7 @@ def _fitting(schedule: GemmSchedule) -> list[Tile]:
         plain = [Tile(*t) for t in _HALF_TILES]
     else:
         plain = [Tile(*t, float_parts=1) for t in _FLOAT_PART_TILES] + [Tile(*t) for t in _FLOAT_TILES]
-    mapped = [t for t in (Tile(*made) for made in _MAP_TILES) if can_map(t, schedule)]
-    if LISTS_UNMEASURED:
-        mapped = [*(t for t in _SPECIAL_TILES if can_map(t, schedule)), *mapped]
+    mapped = [t for t in (*_SPECIAL_TILES, *(Tile(*made) for made in _MAP_TILES)) if can_map(t, schedule)]
     lean = [t for t in mapped if not (_is_heavy(schedule) and (t.programs or _fills_registers(t)))]
     fitting = [t for t in lean or plain if not tile_gap(t, schedule)]
     return fitting or [_LEAST_TILE]
