@@ -120,7 +120,10 @@ def _measure(
     if is_compiled:
         calls["torch.compile"] = _compiled(work, dtype)
     calls["limit"] = getattr(limits, row.limit)
+    # NumPy's BLAS keeps its threads spinning for tens of milliseconds, which slows down whatever alternates with it
+    apart = {"tuned": calls.pop("tuned")} if facts.get("tuned_plan") == "array" else {}
     spread = alternate(calls, rounds=num_rounds)
+    spread |= alternate(apart, rounds=num_rounds) if apart else {}
     yield _line(start, row, dtype, limits, spread, facts)
 
 
