@@ -55,7 +55,7 @@ class GemmEmitter:
         schedule, knobs = self.schedule, self.knobs
         load_a, load_b = self._load("a", schedule.left), self._load("b", schedule.right)
         sides = knobs["BLOCK_M"], knobs["BLOCK_N"] // self.split_n
-        epilogue = self._epilogue(sides, parts=self.split_n, is_mapped=self.is_mapped)
+        epilogue = self._epilogue(sides, parts=self.split_n)
         extents = [*map(self._extent, "mnk")]
         arguments: Arguments = [*(f.params.names for f in (load_a, load_b, epilogue)), *extents]
         programs = self.schedule.batch * self._tiles()
@@ -74,7 +74,7 @@ class GemmEmitter:
         schedule, knobs, params = self.schedule, self.knobs, self.params
         load_a, load_b = self._load("a", schedule.left), self._load("b", schedule.right)
         sides = knobs["BLOCK_M"], knobs["BLOCK_N"] // self.split_n
-        epilogue = self._epilogue(sides, parts=self.split_n, is_mapped=self.is_mapped)
+        epilogue = self._epilogue(sides, parts=self.split_n)
         flags = -(-schedule.reductions.scratch_bytes // 16) * 16
         words = shares.groups * shares.tiles
         offset = flags + -(-words // 4) * 16
@@ -148,7 +148,7 @@ class GemmEmitter:
         self.params = ParamList(self.region)
         block_n = min(64, max(16, 1 << (schedule.n - 1).bit_length()))
         block_m = max(1, min(16, _JOIN_ELEMENTS // (parts * block_n)))
-        load, epilogue = self._load_parts(offset), self._epilogue((block_m, block_n), is_mapped=False, is_joined=True)
+        load, epilogue = self._load_parts(offset), self._epilogue((block_m, block_n), is_joined=True)
         arguments: Arguments = [load.params.names, epilogue.params.names, *map(self._extent, "mn")]
         constants = (("BLOCK_M", block_m), ("BLOCK_N", block_n), ("SPLIT_K", parts))
         text = kernel_text(Entry("join", "joined_parts", arguments, constants), [load, epilogue], self.params)
@@ -283,22 +283,13 @@ class GemmEmitter:
         function.out.line(f"return {tuple_text(sums)}")
         return function
 
-    def _epilogue(
-        self, sides: tuple[int, int], *, parts: int = 1, is_mapped: bool, is_joined: bool = False
-    ) -> Function:
+    def _epilogue(self, sides: tuple[int, int], *, parts: int = 1, is_joined: bool = False) -> Function:
         """What follows from tiles of these sides, `parts` of which side by side make up the tile of a program."""
         region, reductions = self.region, self.schedule.reductions
         function = Function(self.params, "epilogue")
         axes = self._tile_axes({"m": sides[0], "n": sides[1] * parts})
-        body = TileBody(
-            region,
-            axes,
-            function,
-            corner=("m0", "n0"),
-            sides=sides,
-            shape="BLOCK_M, BLOCK_N",
-            is_mapped=False,
-        )
+        place, shape = ("m0", "n0"), "BLOCK_M, BLOCK_N"
+        body = TileBody(region, axes, function, corner=place, sides=sides, shape=shape, is_mapped=False)
         body.split_index(axes[0])
         for number, index in enumerate(region.anchors):
             anchor = region.values[index]
@@ -314,7 +305,8 @@ class GemmEmitter:
             if index not in region.anchors:
                 body.define(index)
             stored += [(index, operand) for operand in region.outputs_of.get(index, ())]
-        body.is_mapped = is_mapped and not self.is_swapped  # loads in an epilogue would wait for the copy engine
+        # from here on: loads in an epilogue would wait for the copy engine
+        body.is_mapped = self.is_mapped and not is_joined and not self.is_swapped
         for index, operand in stored:  # after all loads: an output may lie in the buffer of an input
             body.store(index, operand)
         return function
