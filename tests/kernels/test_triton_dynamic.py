@@ -135,6 +135,7 @@ def test_pointwise_kernel_for_all_extents_loads_vectors() -> None:
     assert re.search(r"ld\.global\.v[24]\.b(32|64)", asm["ptx"])
 
 
+@pytest.mark.full
 def test_interpreted_kernels_are_right_at_several_extents() -> None:
     pytest.importorskip("torch", reason="torch is not installed; Triton's interpreter keeps its buffers in it")
     assert run_interpreted("tests/kernels/triton_dynamic_interpreted.py") >= 15
