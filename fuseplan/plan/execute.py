@@ -7,7 +7,7 @@ from typing import Any
 
 from fuseplan.dtypes import BOOLEAN
 from fuseplan.errors import BindError, MisalignedError
-from fuseplan.plan.in_place import still_read
+from fuseplan.plan.in_place import Reads
 from fuseplan.plan.packed_bits import BoundBits, PackedBits
 from fuseplan.plan.plan import BuiltPlan
 from fuseplan.plan.writes import Writes
@@ -46,7 +46,7 @@ class Runner:
         specs = [self.plan.graph.tensors.get(s.uid) for s in program.slots]
         runs = [run_length(t.dim, t.stride) * t.dtype.bits // 8 if t is not None else 0 for t in specs]
         layouts = [None if t is None else (t.dim, t.stride) for t in specs]
-        writes = Writes(program.slots, layouts, still_read([a.region for a, _ in self.plan.parts]))
+        writes = Writes(program.slots, layouts, Reads([a.region for a, _ in self.plan.parts]))
         return keys, defaults, self._normalise, runs, self._inner_keys, writes
 
     def execute(self, pack: Any, workspace: Any, stream: int) -> None:

@@ -9,27 +9,30 @@ from fuseplan.ir.anchors import ANCHORS
 from fuseplan.ir.region import Operand, Region
 
 
-def still_read(regions: Sequence[Region]) -> frozenset[tuple[int, int]]:
-    """Uids (output, input) where the output must not lie in the input's buffer.
+class Reads:
+    """Where the regions of a plan, in launch order, read its inputs."""
 
-    It may where the region that writes it is the input's last reader and reads, for each element of the output, the
-    input at this very place only: kernels store after the loads of the same element, and after the reductions of the
-    same row. Factors of a product, windows of a convolution and what is repeated along an axis are read at others.
-    """
-    readers: dict[int, list[int]] = {}
-    writers: dict[int, int] = {}
-    for k, region in enumerate(regions):
-        for o in region.operands:
-            if o.role.is_written:
-                writers.setdefault(o.uid, k)
-            else:
-                readers.setdefault(o.uid, []).append(k)
-    return frozenset(
-        (output, uid)
-        for output, writer in writers.items()
-        for uid, places in readers.items()
-        if max(places) > writer or (max(places) == writer and uid not in _read_in_place(regions[writer], output))
-    )
+    def __init__(self, regions: Sequence[Region]) -> None:
+        self._regions = regions
+        self._last: dict[int, int] = {}
+        self._writer: dict[int, int] = {}
+        for k, region in enumerate(regions):
+            for o in region.operands:
+                if o.role.is_written:
+                    self._writer.setdefault(o.uid, k)
+                else:
+                    self._last[o.uid] = k
+
+    def is_later(self, uid: int, output: int) -> bool:
+        """Whether an input is still read once elements of an output are written, which must not lie in its buffer.
+
+        It may where the region that writes it is the input's last reader and reads, for each element of the output,
+        the input at this very place only: kernels store after the loads of the same element, and after the reductions
+        of the same row. Factors of a product, windows of a convolution and what is repeated along an axis are read at
+        others.
+        """
+        last, writer = self._last.get(uid, -1), self._writer.get(output, len(self._regions))
+        return last > writer or (last == writer and uid not in _read_in_place(self._regions[writer], output))
 
 
 def _read_in_place(region: Region, output: int) -> set[int]:

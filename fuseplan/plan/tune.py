@@ -93,7 +93,7 @@ def autotune(plans: PlanList, make_runner: MakeRunner, pack: Mapping[int, Any], 
     plans.compile_ahead(worth, bench.start + budget_s / 2)
     found: list[Entry] = []
     try:
-        for entry in _tries(plans, report, found):
+        for entry in _tries(plans, worth, report, found):
             if report.rows and time.monotonic() > bench.start + budget_s:
                 report.is_complete = False
                 break
@@ -127,9 +127,9 @@ def show(row: TuneRow, done: int, total: int) -> None:
     )
 
 
-def _tries(plans: PlanList, report: TuneReport, found: list[Entry]) -> Iterator[Entry]:
+def _tries(plans: PlanList, worth: Sequence[Entry], report: TuneReport, found: list[Entry]) -> Iterator[Entry]:
     """The listed plans, then those of searches from each engine's best one, which are put into `found`."""
-    yield from worth_trying(plans.entries)
+    yield from worth
     starts: dict[str, int] = {}
     for row in sorted((r for r in report.rows if r.us is not None), key=lambda r: r.us or 0.0):
         starts.setdefault(plans.entries[row.index].engine_name, row.index)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from fuseplan.errors import BindError
+from fuseplan.plan.in_place import Reads
 from fuseplan.runtime.dispatch.binding import Layout
 from fuseplan.runtime.launch import Slot
 
@@ -24,22 +24,12 @@ class Writes:
 
     Args:
         layouts: dims and strides of each slot, None where they are not known
-        still_read: uids (output, input) where the input is still read once elements of the output are written
+        reads: where the program reads its inputs
     """
 
-    def __init__(
-        self, slots: Sequence[Slot], layouts: Sequence[Layout | None], still_read: Collection[tuple[int, int]] = ()
-    ) -> None:
-        self.slots, self._still_read = slots, still_read
+    def __init__(self, slots: Sequence[Slot], layouts: Sequence[Layout | None], reads: Reads) -> None:
+        self.slots, self._reads = slots, reads
         self.layouts = [k if s.dtype.bits >= 8 else None for k, s in zip(layouts, slots, strict=True)]
-        names: dict[object, int] = {}
-        found = [(slot.dtype.bits, _mapping(layout, slot)) for slot, layout in zip(slots, self.layouts, strict=True)]
-        #: equal numbers: equal places of equal elements, and an output may have an input's buffer
-        self.mappings = tuple(
-            names.setdefault((name, s.uid) if any(i == s.uid for _, i in still_read) else name, len(names))
-            for s, name in zip(slots, found, strict=True)
-        )
-        self._lie_alike = {(i, j) for i, j in itertools.permutations(range(len(slots)), 2) if found[i] == found[j]}
 
     def check(self, addresses: Sequence[int], workspace: int, workspace_bytes: int) -> None:
         """Refuse buffers that overlap, as ``check_overlaps`` of calls.c. Raises BindError."""
@@ -54,8 +44,7 @@ class Writes:
                 is_output = self.slots[j].is_output
                 if j == i or other is None or (is_output and j < i) or one[0] >= other[1] or other[0] >= one[1]:
                     continue
-                if is_output or one[0] != other[0] or self.mappings[i] != self.mappings[j]:
-                    self.overlap(i, j, other[0] - one[0])
+                self.overlap(i, j, other[0] - one[0])
 
     def overlap(self, output: int, other: int, distance: int) -> None:
         """Refuse two buffers that have an element in common.
@@ -69,9 +58,10 @@ class Writes:
         slot = self.slots[output]
         if other < 0:
             raise BindError(f"the workspace overlaps the buffer of tensor '{slot.name}' (uid {slot.uid})", fix=_FIX)
-        is_in_place = distance == 0 and (output, other) in self._lie_alike and not self.slots[other].is_output
-        is_read_later = (self.slots[output].uid, self.slots[other].uid) in self._still_read
-        if (is_in_place and not is_read_later) or self._are_apart(output, other, distance):
+        is_in_place = distance == 0 and self._lie_alike(output, other) and not self.slots[other].is_output
+        if is_in_place and not self._reads.is_later(self.slots[other].uid, slot.uid):
+            return
+        if self._are_apart(output, other, distance):
             return
         role = "output" if self.slots[other].is_output else "input"
         both = (
@@ -101,6 +91,11 @@ class Writes:
             return None
         _counter()(tensors)
         return _counter()
+
+    def _lie_alike(self, first: int, second: int) -> bool:
+        """Whether two slots have equal places of equal elements."""
+        one, other = ((self.slots[i].dtype.bits, _mapping(self.layouts[i], self.slots[i])) for i in (first, second))
+        return one == other
 
     def _are_apart(self, first: int, second: int, distance: int) -> bool:
         one, other = self.layouts[first], self.layouts[second]

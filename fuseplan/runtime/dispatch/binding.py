@@ -34,11 +34,9 @@ class Writes(Protocol):
 
     Args:
         layouts: for each slot dims and strides in elements, None where they are not compared with a buffer's
-        mappings: for each slot a number; equal ones: equal places of equal elements
     """
 
     layouts: Sequence[Layout | None]
-    mappings: Sequence[int]
 
     def check(self, addresses: Sequence[int], workspace: int, workspace_bytes: int) -> None: ...  # overlaps of all
 

@@ -94,8 +94,8 @@ static int resolve_workspace(const Dispatcher *d, Call *c, PyObject *workspace) 
   return 0;
 }
 
-/* Ask `Writes.overlap` about buffers whose spans meet; it raises if they have an element in common. What it found
- * apart once is not asked again: interleaved buffers (parts of a packed tensor) are usual. */
+/* Ask `Writes.overlap` about buffers whose spans meet; it raises if they must not lie so. What it allowed once is
+ * not asked again: an output in an input's place, and interleaved buffers (parts of a packed tensor), are usual. */
 static int ask(Dispatcher *d, int first, int second, int64_t distance) {
   const int64_t pair[] = {first, second, distance};
   for (int k = 0; k < NUM_APART; ++k)
@@ -121,7 +121,6 @@ static int check_overlaps(Dispatcher *d, const Call *c) {
       const Slot *other = &d->slots[j];
       if (j == i || other->value || (other->is_output && j < i)) continue;
       if (!MEET(address[i], slot->span, address[j], other->span)) continue;
-      if (address[i] == address[j] && slot->mapping == other->mapping && !other->is_output) continue;
       if (ask(d, i, j, (int64_t)(address[j] - address[i]))) return -1;
     }
   }

@@ -30,7 +30,7 @@ typedef struct {
   PyObject *keys, *fallback;
   const char *value; /* of a slot that is in no pack, or NULL */
   int place, device_index, is_output, num_types;
-  int mapping, ndim; /* equal mappings: equal places of equal elements; ndim is -1 where the layout is not known */
+  int ndim; /* -1 where the layout is not known */
   uint32_t types[4]; /* DLPack code | bits << 8 of the accepted types */
   int64_t itemsize, span, alignment;
   int64_t dim[MAX_RANK], stride[MAX_RANK]; /* strides in elements */
@@ -102,7 +102,7 @@ typedef struct {
   const char *image;
   int64_t num_encodes; /* of tensor maps, since the dispatcher was made */
   int64_t next_apart;
-  struct { int64_t first, second, distance; } apart[NUM_APART]; /* buffers without a common element */
+  struct { int64_t first, second, distance; } apart[NUM_APART]; /* buffers that may lie so */
 } Dispatcher;
 
 /* Memory of one call. */

@@ -36,7 +36,7 @@ _UINT32, _UINT64 = ctypes.c_uint32, ctypes.c_uint64
 _MAX_RANK, _MAP_RANK, _NUM_APART = 12, 5, 8
 _Slot = _struct(
     (_OBJECT, "keys fallback"), (ctypes.c_char_p, "value"),
-    (_INT, "place device_index is_output num_types mapping ndim"), (_UINT32 * 4, "types"),
+    (_INT, "place device_index is_output num_types ndim"), (_UINT32 * 4, "types"),
     (_INT64, "itemsize span alignment"), (_INT64 * _MAX_RANK, "dim stride"),
 )  # fmt: skip
 _Patch = _struct((_INT, "kind slot map"), (_INT64, "offset size addend"))
@@ -157,9 +157,8 @@ def _slot(binder: Binder, index: int) -> Any:
     return _Slot(
         keys=binder.keys[index], fallback=binder.defaults[index], value=slot.value,
         place=_PLACES[slot.place], device_index=slot.device_index, is_output=slot.is_output, num_types=len(types),
-        mapping=binder.writes.mappings[index] if binder.writes is not None else index, ndim=len(dim) or -1,
-        types=types, itemsize=slot.dtype.itemsize, span=slot.span_bytes, alignment=slot.alignment, dim=dim,
-        stride=stride,
+        ndim=len(dim) or -1, types=types, itemsize=slot.dtype.itemsize, span=slot.span_bytes,
+        alignment=slot.alignment, dim=dim, stride=stride,
     )  # fmt: skip
 
 
