@@ -83,7 +83,7 @@ def test_integer_matmul_wraps_around() -> None:
 
 
 @pytest.mark.parametrize("axes", [(0, 1, 2), (1, 2), (2,), (0,), (0, 1)], ids=str)
-@pytest.mark.parametrize("b_stride", [None, (0, 1, 24)], ids=["columns", "dot"])
+@pytest.mark.parametrize("b_stride", [None, pytest.param((0, 1, 24), marks=pytest.mark.full)], ids=["columns", "dot"])
 def test_matmul_epilogue_with_two_outputs_and_closing_reductions(
     axes: tuple[int, ...], b_stride: tuple[int, ...] | None
 ) -> None:

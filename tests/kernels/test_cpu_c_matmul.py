@@ -117,11 +117,11 @@ def some(names: Sequence[str]) -> list[object]:
     return [pytest.param(name, marks=() if name in names else pytest.mark.full) for name in TYPES]
 
 
-QUICK_FUSED = [("float", fused, "columns"), ("int8", gated, "rows"), ("bfloat", fused, "rows")]
+QUICK_FUSED = [("float", fused, "columns"), ("int8", gated, "rows")]
 
 
 @pytest.mark.parametrize("right", ORDERS)
-@pytest.mark.parametrize("left", ORDERS)
+@pytest.mark.parametrize("left", [ORDERS[0], pytest.param(ORDERS[1], marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", some(["float"]))
 def test_products_match_float64(name: str, left: str, right: str) -> None:
     for shape in SHAPES:

@@ -216,7 +216,7 @@ SANITIZED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("half", ["own", "compiler"])
+@pytest.mark.parametrize("half", ["own", pytest.param("compiler", marks=pytest.mark.full)])
 def test_kernels_run_clean_under_sanitizers(half: str, tmp_path: Path) -> None:
     flags = ("-U__FLT16_MANT_DIG__",) if half == "own" else ()
     files, main, calls = [], _MAIN, ""

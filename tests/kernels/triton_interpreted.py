@@ -96,6 +96,7 @@ def test_region_matches_float64(name: str) -> None:
     run_checked(make(), **knobs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["add", "mul", "max", "min"])
 @pytest.mark.parametrize(
     ("axes", "stride"), [((1,), None), ((0, 2, 3), (60, 1, 15, 3)), ((0, 1, 2, 3), None), ((2,), (1, 2, 6, 30))]
@@ -182,6 +183,7 @@ def test_strided_outputs_leave_their_gaps_alone() -> None:
     run_checked(d.region())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("a_stride", [None, (400, 1, 19)])
 @pytest.mark.parametrize("b_stride", [None, (500, 1, 23)])
 def test_matmul_transposed_operands_and_strided_output(
@@ -213,6 +215,7 @@ def test_matmul_nan_and_infinity_stay_where_they_belong() -> None:
     run_checked(region, special)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("split", [1, 2])
 @pytest.mark.parametrize("mode", ["add", "max", "min", "amax", "average", "norm"])
 def test_reduction_over_everything_closes_a_matmul(mode: str, split: int) -> None:
@@ -232,6 +235,7 @@ def test_reduction_over_everything_closes_a_matmul(mode: str, split: int) -> Non
     run_checked(d.region(), BLOCK_M=16, BLOCK_N=32, BLOCK_K=16, SPLIT_N=split)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("split", [1, 2])
 @pytest.mark.parametrize("axes", [(1,), (2,), (0,), (0, 1), (1, 2)])
 def test_reduction_over_some_axes_closes_a_matmul(axes: tuple[int, ...], split: int) -> None:

@@ -23,6 +23,11 @@ from tests.malformed.file_rows import FILES, UNSUPPORTED, File, foreign, put
 STEP = 37  # every so many bytes of a file are damaged
 
 
+def rare(*values: Any) -> list[Any]:
+    """Values whose tests belong to the full run."""
+    return [pytest.param(value, marks=pytest.mark.full) for value in values]
+
+
 @pytest.fixture(scope="module")
 def private(tmp_path_factory: pytest.TempPathFactory) -> settings.Settings:
     """Settings with a cache that no other worker fills: tests here compare its files before and after."""
@@ -113,7 +118,7 @@ def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("engine", ["cpu_c", "array"])
-@pytest.mark.parametrize("value", [None, -1, 1 << 70, "text", [], {}, 0.5, True], ids=repr)
+@pytest.mark.parametrize("value", [None, -1, 1 << 70, *rare("text", [], {}, 0.5, True)], ids=repr)
 def test_any_leaf_of_the_manifest_is_refused_or_harmless(files: dict[str, File], engine: str, value: Any) -> None:
     """Every entry of the manifest replaced by a value of another kind, with the checksum made anew."""
     file = files[engine]
@@ -122,7 +127,7 @@ def test_any_leaf_of_the_manifest_is_refused_or_harmless(files: dict[str, File],
 
 
 @pytest.mark.parametrize("engine", ["cpu_c", "array"])
-@pytest.mark.parametrize("step", [8, -1, 1 << 20])
+@pytest.mark.parametrize("step", [-1, *rare(8, 1 << 20)])
 def test_any_number_of_the_manifest_that_is_another_one_is_refused_or_harmless(
     files: dict[str, File], engine: str, step: int
 ) -> None:

@@ -52,7 +52,8 @@ def test_new_op_touches_four_files_and_passes_the_tests_of_ops(softcap: Copy) ->
     softcap.pytest("tests/ops", "tests/unit/api/test_stubs.py", "-k", "softcap or stubs")
 
 
-@pytest.mark.parametrize("kind", ["smooth", pytest.param("wide", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["smooth", "wide"])
 def test_new_op_is_drawn_into_random_graphs_and_none_raises(softcap: Copy, kind: str) -> None:
     softcap.write("draw.py", FUZZ)
     assert softcap.run("draw", kind, "300", "") == "drawn 300\n"

@@ -58,7 +58,7 @@ def results(plan: BuiltPlan, seed: int) -> dict[int, bytes]:
     return {uid: a.tobytes() for uid, a in run_on_host(plan, random_inputs(plan.graph, seed)).items()}
 
 
-@pytest.mark.parametrize("max_nodes", [pytest.param(1, marks=pytest.mark.full), 2, 3])
+@pytest.mark.parametrize("max_nodes", [*(pytest.param(n, marks=pytest.mark.full) for n in (1, 2)), 3])
 def test_graph_cut_into_small_regions_stays_right_on_a_dirty_workspace(
     max_nodes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
