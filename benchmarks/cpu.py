@@ -188,7 +188,7 @@ def _with_threads(call: Call, number: int, usual: int) -> Call:
 
 
 def _compiled(work: Work, dtype: torch.dtype) -> Call:
-    compiled = torch.compile(work.eager, dynamic=False)
+    compiled = work.compile("default")
     assert relative_error(compiled(), work.reference()) < 2 * MAX_ERROR[dtype]
     return compiled
 

@@ -21,7 +21,7 @@ import torch
 
 import fuseplan as cudnn
 from benchmarks import works
-from benchmarks.protocol import capture, compare
+from benchmarks.protocol import compare
 from benchmarks.works import Work
 
 BF16, HALF, FLOAT = torch.bfloat16, torch.float16, torch.float32
@@ -140,45 +140,13 @@ def candidates(built: tuple[Any, Any, torch.Tensor], handle: Any) -> dict[str, C
     return found
 
 
-def compiled_gradients(kind: str, rows: int, columns: int) -> Callable[[], torch.Tensor]:
-    """PyTorch's compiled gradients of a norm, on data of their own."""
-    x, grad = (works.random(rows, columns, dtype=BF16) for _ in range(2))
-    w, b = (works.random(columns, dtype=BF16) for _ in range(2))
-    leaves = [t.requires_grad_() for t in ((x, w, b) if kind == "layer" else (x, w))]
-
-    def norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-        if b is None:
-            return torch.nn.functional.rms_norm(x, (columns,), w, 1e-5)
-        return torch.nn.functional.layer_norm(x, (columns,), w, b, 1e-5)
-
-    y = torch.compile(norm, dynamic=False)(*leaves)
-
-    def call() -> torch.Tensor:
-        return torch.autograd.grad(y, leaves, grad, retain_graph=True)[0]
-
-    call()
-    with contextlib.suppress(Exception):  # the first capture of autograd in a process fails
-        capture(call, 1)
-    torch.cuda.synchronize()
-    return call
-
-
 def time_work(name: str, work: Work, size: int, built: Any, handle: Any, *, compiled: bool) -> list[dict[str, Any]]:
     """Rows of `compare`, with the rate of each candidate as a share of the copy's."""
     calls = candidates(built, handle)
     reference = work.reference()
-    if "backward" not in name:
-        calls["eager"] = work.eager
-    if compiled and "backward" in name:
-        gradients = compiled_gradients(name.split()[0], *reference.shape[-2:])
-
-        def unchecked() -> torch.Tensor:
-            gradients()
-            return result
-
-        calls["torch.compile"] = unchecked
-    elif compiled and "sum" not in name:
-        calls["torch.compile"] = torch.compile(work.eager, mode="max-autotune-no-cudagraphs", dynamic=False)
+    calls["eager"] = work.eager
+    if compiled and "sum" not in name:
+        calls["torch.compile"] = work.compile("max-autotune-no-cudagraphs")
     source, target = (torch.zeros(size // 2, dtype=torch.uint8, device="cuda") for _ in range(2))
     result = reference.clone()
 

@@ -33,15 +33,6 @@ def capture(fn: Callable[[], Any], iters: int) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def _captured(fn: Callable[[], Any], iters: int) -> torch.cuda.CUDAGraph:
-    """As `capture`; the first capture of a process that runs autograd may fail, the second does not."""
-    try:
-        return capture(fn, iters)
-    except RuntimeError:
-        torch.cuda.synchronize()
-        return capture(fn, iters)
-
-
 def replay_us(graph: torch.cuda.CUDAGraph, iters: int) -> float:
     start, end = torch.cuda.Event(True), torch.cuda.Event(True)
     start.record()
@@ -68,7 +59,7 @@ def compare(work: str, peers: dict[str, Callable[[], Any]], ref: torch.Tensor, *
             if not err < MAX_ERROR:
                 rows.append({"work": work, "peer": label, "error": f"wrong result, relative error {err:.1e}"})
                 continue
-            graphs[label] = (_captured(fn, iters), err)
+            graphs[label] = (capture(fn, iters), err)
         except Exception as e:  # a peer that cannot run is a row, not a crash of the table
             rows.append({"work": work, "peer": label, "error": f"{type(e).__name__}: {str(e)[:200]}"})
             torch.cuda.synchronize()

@@ -5,6 +5,7 @@ The graphs are built through whichever library is passed: fuseplan, or NVIDIA's 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ class Work:
         eager: the same in PyTorch, returns the first result
         reference: the first result in float64
         bare: the product alone, without what follows it
+        compiled: (mode of torch.compile) -> the same compiled; None where compiling `eager` gives it
         has_matmul: whether a compiler of matmuls is worth tuning for it
     """
 
@@ -37,6 +39,11 @@ class Work:
     reference: Callable[[], torch.Tensor]
     has_matmul: bool = False
     bare: Callable[[], torch.Tensor] | None = None
+    compiled: Callable[[str], Callable[[], torch.Tensor]] | None = None
+
+    def compile(self, mode: str) -> Callable[[], torch.Tensor]:
+        """PyTorch's form under torch.compile."""
+        return self.compiled(mode) if self.compiled else torch.compile(self.eager, mode=mode, dynamic=False)
 
 
 def on(kind: str) -> None:
@@ -283,15 +290,29 @@ def norm_backward(dtype: torch.dtype, kind: str, rows: int = 8192, cols: int = 5
         pack |= {t: poisoned(1, 1 if k else rows, cols, dtype=dtype) for k, t in enumerate(outputs)}
         return g, pack, pack[outputs[0]]
 
-    def gradients(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> Callable[[], torch.Tensor]:
+    def forward(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, (cols,), w, b, 1e-5) if is_layer else F.rms_norm(x, (cols,), w, 1e-5)
+
+    def gradients(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor, norm: Any = forward) -> Callable[[], torch.Tensor]:
         x, w = x.detach().requires_grad_(), w[0, 0].detach().requires_grad_()
         b = torch.zeros_like(w).requires_grad_()
-        y = F.layer_norm(x, (cols,), w, b, 1e-5) if is_layer else F.rms_norm(x, (cols,), w, 1e-5)
+        with _side_stream():  # a gradient runs on the stream of its forward; the default one cannot be captured
+            y = norm(x, w, b)
         leaves = (x, w, b) if is_layer else (x, w)
         return lambda: torch.autograd.grad(y, leaves, g, retain_graph=True)[0]
 
     return Work(f"{kind} norm backward", f"{rows}x{cols}", build, gradients(x, w, grad),
-                lambda: gradients(x.double(), w.double(), grad.double())())  # fmt: skip
+                lambda: gradients(x.double(), w.double(), grad.double())(),
+                compiled=lambda mode: gradients(x, w, grad, torch.compile(forward, mode=mode, dynamic=False)),
+                )  # fmt: skip
+
+
+def _side_stream() -> Any:
+    if device != "cuda":
+        return contextlib.nullcontext()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    return torch.cuda.stream(side)
 
 
 def sums(dtype: torch.dtype, dim: tuple[int, int, int], axes: tuple[int, ...], name: str) -> Work:
