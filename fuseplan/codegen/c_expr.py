@@ -237,6 +237,8 @@ def load(element: str, dtype: DType) -> str:
 
 def store(text: str, source: DType, target: DType) -> str:
     """What to write into an element of type `target`."""
+    if source is target is BFLOAT16:  # the carrier's upper half, exactly
+        return f"bfloat_bits({text})"
     text = convert(text, source, target)
     if target is HALF:
         return f"half_from_float({text})"

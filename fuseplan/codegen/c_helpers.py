@@ -54,8 +54,15 @@ static inline uint16_t half_from_float(float x) {
 _BFLOAT_FROM_FLOAT = """\
 static inline uint16_t bfloat_from_float(float x) {
   const uint32_t u = bits_of(x);
-  const uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16, quiet = u >> 16 | 0x40;
-  return (uint16_t)(x != x ? quiet : rounded);
+  const uint32_t rounded = u + 0x7fff + (u >> 16 & 1);
+  return (uint16_t)((x != x ? u | 0x400000 : rounded) >> 16);
+}"""
+
+# rounded where it is, as 32 bits, so that no vector is narrowed and widened again
+_BFLOAT_ROUND = """\
+static inline float bfloat_round(float x) {
+  const uint32_t u = bits_of(x), rounded = u + 0x7fff + (u >> 16 & 1);
+  return float_of((x != x ? u | 0x400000 : rounded) & 0xffff0000u);
 }"""
 
 
@@ -138,7 +145,8 @@ HELPERS: dict[str, str] = {
     "half_round": "static inline float half_round(float x) { return half_to_float(half_from_float(x)); }",
     "bfloat_to_float": "static inline float bfloat_to_float(uint16_t h) { return float_of((uint32_t)h << 16); }",
     "bfloat_from_float": _BFLOAT_FROM_FLOAT,
-    "bfloat_round": "static inline float bfloat_round(float x) { return bfloat_to_float(bfloat_from_float(x)); }",
+    "bfloat_bits": "static inline uint16_t bfloat_bits(float x) { return (uint16_t)(bits_of(x) >> 16); }",
+    "bfloat_round": _BFLOAT_ROUND,
     **_pair("f32", "float"),
     **_pair("f64", "double"),
     **_pair("i32", "int32_t"),

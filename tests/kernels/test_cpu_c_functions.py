@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fuseplan.codegen.c_helpers import HELPERS, prelude
+from fuseplan.dtypes import BFLOAT16
 from fuseplan.engines.cpu_c.engine import FLAGS
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import is_x86
@@ -147,6 +148,7 @@ LOOPS = {
     "bfloat": "z[i] = bfloat_from_float(bfloat_to_float(z[i]) * x[i])",
     "half": "z[i] = half_from_float(half_to_float(z[i]) * x[i])",
     "round": "y[i] = bfloat_round(x[i]) + half_round(x[i])",
+    "stored": "z[i] = bfloat_bits(bfloat_round(x[i]))",
     "int8": "y[i] = (float)int8_from((double)x[i])",
 }
 
@@ -165,3 +167,20 @@ void loop(const float *restrict x, float *restrict y, uint16_t *restrict z, int6
 """
     said = compiled((f"-march={march}", "-fopt-info-vec"), body, tmp_path)
     assert f"loop vectorized using {width} byte vectors" in said
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")
+def test_floats_are_rounded_to_bfloat16_at_all_exponents() -> None:
+    """To nearest, ties to even, in a store and in between; what is no number stays none."""
+    high = all_exponents(6, 40).view(np.uint32) & 0xFFFF0000
+    x = np.concatenate([high | low for low in (0, 1, 0x1234, 0x7FFF, 0x8000, 0x8001, 0xFFFF)]).view(np.float32)
+    wide = x.view(np.uint32).astype(np.uint64)
+    rounded = ((wide + 0x7FFF + (wide >> 16 & 1)) >> 16).astype(np.uint16)
+    expected = np.where(np.isnan(x), (wide >> 16).astype(np.uint16) | 0x40, rounded)
+    b = RegionBuilder()
+    half = b.op("cast", b.load((x.size,)), dtype=BFLOAT16)
+    b.store(half)
+    b.store(b.op("cast", half))
+    stored, between = run_region(b.region(), [x])
+    np.testing.assert_array_equal(stored.view(np.uint16), expected)
+    np.testing.assert_array_equal(between.view(np.uint32), expected.astype(np.uint32) << 16)

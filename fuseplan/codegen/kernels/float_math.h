@@ -55,10 +55,10 @@ static inline float exp_f32(float x) {
   const int32_t high = (int32_t)bits_of(x), below = high < 0x42b20000 ? high : 0x42b20000; /* 89 */
   const uint32_t bits = (uint32_t)below < 0xc2d00000u ? (uint32_t)below : 0xc2d00000u;     /* -104 */
   const float bounded = float_of(bits), shifted = exp_shifted(bounded), tail = exp_tail(exp_rest(bounded, shifted));
-  const int32_t n = (int32_t)bits_of(shifted) - 0x4b400000, half = n >> 1;
-  const float scale = power_of_2(half);
-  const float result = MADD_F32(tail, scale, scale) * power_of_2(n - half);
-  return x != x ? x + x : result;
+  const int32_t n = (int32_t)(bits_of(shifted) << 23), first = n > -100 * 0x800000 ? n : -100 * 0x800000;
+  const float half = float_of(bits_of(MADD_F32(tail, 0.5f, 0.5f)) + (uint32_t)first);
+  const float result = half * float_of((uint32_t)(n - first) + 0x40000000u);
+  return x != x ? x : result;
 }
 
 /* log(2^n (1 + f)) for 1 + f from sqrt(1/2) to sqrt(2) */
