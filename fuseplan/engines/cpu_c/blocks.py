@@ -126,12 +126,16 @@ def schedule_blocks(
 
 
 def begin_blocks(
-    schedule: BlockSchedule, anchor_name: str, block: int | str = BLOCK
+    schedule: BlockSchedule,
+    anchor_name: str,
+    block: int | str = BLOCK,
+    factor: str = "",
 ) -> Holes:
     """The holes that say how many anchors there are, how they add up, and where a row is.
 
     Args:
         block: what `BLOCK` is in the kernel: the most elements that the epilogue gets at a time
+        factor: C type of a factor, if it is not that of a sum
     """
     holes = Holes(schedule.region)
     compute = schedule.region.values[schedule.anchors[0]].compute
@@ -143,7 +147,7 @@ def begin_blocks(
         " ".join([f"DO({q})" for q in range(len(schedule.anchors))]),
     )
     holes.macro("ACC", acc.ctype)
-    holes.macro("FACTOR", c_expr.CARRIER[acc.dtype.name])
+    holes.macro("FACTOR", factor or c_expr.CARRIER[acc.dtype.name])
     holes.macro(
         "MULTIPLY_ADD(x, y, sum)", acc.update.format(x="(x)", y="(y)", a="(sum)")
     )

@@ -34,6 +34,7 @@ class Source:
 
     Args:
         scratch_bytes, thread_bytes: private memory of all threads together, and of each one
+        features: of the CPU, that the source asks for by itself
     """
 
     source: str
@@ -44,6 +45,7 @@ class Source:
     num_tasks: int
     work_us: float
     thread_bytes: int = 0
+    features: tuple[str, ...] = ()
 
 
 class Arguments:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
 from fuseplan.codegen import c_expr
-from fuseplan.codegen.axes import separate
 from fuseplan.dtypes import DType
 from fuseplan.engines.base import Config, KnobSpace, Support
 from fuseplan.engines.cpu_c import tiling
@@ -17,17 +15,14 @@ from fuseplan.engines.cpu_c.blocks import (
     begin_blocks,
     blocks_refusal,
     finish_blocks,
-    largest_load,
-    outer_index,
     schedule_blocks,
 )
-from fuseplan.engines.cpu_c.dataflow import needed_for
 from fuseplan.engines.cpu_c.elements import most_tasks
-from fuseplan.engines.cpu_c.frame import Frame
+from fuseplan.engines.cpu_c.factors import Factors, Q, factors_of, write_factors
 from fuseplan.engines.cpu_c.source import Holes, Source, assemble
 from fuseplan.engines.cpu_c.tiling import Tiling
 from fuseplan.engines.forms import NOT_THIS
-from fuseplan.ir.region import Region, Role
+from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 
 COLUMNS = 64  # a whole number of panels of any target
@@ -35,7 +30,7 @@ _PANEL_BYTES = 256 << 10  # of a group: half of a core's own cache
 _DEEPEST, _DEEPEST_NARROW, _DEEPEST_DOT = 1024, 512, 4096  # terms of a block
 _NARROW_SUMS = 8192  # of few rows: they stay in the first cache
 _NARROW_COLUMNS = 1024  # of a task that reads rows of B: what is read in a row
-_NARROW_ROWS, _CHUNK_ROWS, _SUM_ROWS, _TILE_ROWS = 16, 48, 960, 6  # as in the kernel
+NARROW_ROWS, _CHUNK_ROWS, _SUM_ROWS, _TILE_ROWS = 16, 48, 960, 6  # as in the kernel
 _FEWEST_TASKS = 16
 _CALL_US = 0.3
 _PRODUCT_SHARE, _NARROW_SHARE = (
@@ -46,28 +41,7 @@ _RATES = {"f32": 1.0, "f64": 0.5, "i32": 0.2, "i64": 0.1}  # table: of products,
 _MEMORY_SHARE = 0.85  # of the bandwidth of all cores
 _CORE_GFLOPS, _CORE_GBPS = 40.0, 10.0  # of a core that stands for all, see estimate.py
 _FEWEST_ROWS = 96  # of a task: each packs B on its own
-_STACK_BYTES = 32 << 10  # more memory than this comes from the workspace
-_Q = "const int q"
-
-
-@dataclass(frozen=True)
-class Factors:
-    """One argument of a product: how it is read.
-
-    Args:
-        value: of the region
-        is_along_k: its neighbours along k are next to each other in memory, else those along M or N
-        is_plain: its elements in memory are the factors
-    """
-
-    value: int
-    is_along_k: bool
-    is_plain: bool
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether rows are read where they are."""
-        return self.is_along_k and self.is_plain
+STACK_BYTES = 32 << 10  # more memory than this comes from the workspace
 
 
 @dataclass(frozen=True)
@@ -104,8 +78,9 @@ class MatmulForm:
             return fit
         rank = len(region.domain)
         blocks = schedule_blocks(region, device, rank - 1, keep=(rank - 2,))
-        a = tuple([_factors(region, i, 0) for i in blocks.anchors])
-        b = tuple([_factors(region, i, 1) for i in blocks.anchors])
+        dtype = factor_type(region)
+        a = tuple([factors_of(region, i, 0, dtype) for i in blocks.anchors])
+        b = tuple([factors_of(region, i, 1, dtype) for i in blocks.anchors])
         return _schedule(blocks, device, a, b)
 
     def configs(self, schedule: MatmulSchedule) -> KnobSpace:
@@ -121,41 +96,17 @@ class MatmulForm:
         blocks = schedule.blocks
         holes = begin_blocks(blocks, "PRODUCT", "PANEL")
         thread_bytes = _thread_bytes(schedule)
-        is_small = thread_bytes <= _STACK_BYTES and not blocks.region.graph.is_dynamic
+        is_small = thread_bytes <= STACK_BYTES and not blocks.region.graph.is_dynamic
         holes.macro("IS_NARROW", int(schedule.is_narrow))
-        holes.macro("STACK_BYTES", _STACK_BYTES if is_small else 0)
-        _write_geometry(holes, schedule)
+        holes.macro("STACK_BYTES", STACK_BYTES if is_small else 0)
+        write_geometry(holes, schedule)
         for name, factors in (("a", schedule.a), ("b", schedule.b)):
-            _write_factors(holes, blocks, name, factors)
+            write_factors(holes, blocks, name, factors, factor_type(blocks.region))
         finish_blocks(holes, blocks, has_lanes=True)
         made = assemble(
             "matmul", "matmul", holes, blocks.tiling.num_tasks, blocks.work_us
         )
         return replace(made, thread_bytes=0 if is_small else thread_bytes)
-
-
-def _factors(region: Region, anchor: int, argument: int) -> Factors:
-    v = region.values[anchor]
-    value = v.args[argument]
-    operand = largest_load(region, value)
-    if operand < 0:
-        return Factors(value, True, False)
-    o = region.operands[operand]
-    last_two = [
-        s if d != 1 else 0 for s, d in zip(o.stride[-2:], o.dim[-2:], strict=True)
-    ]
-    along_k, across = last_two[::-1] if argument == 0 else last_two
-    is_along_k = along_k == 1 or (argument == 0 and across != 1)
-    factor = region.values[value]
-    is_plain = (
-        factor.op == "load"
-        and o.role is not Role.SCALAR
-        and (along_k if is_along_k else across) == 1
-        and c_expr.load("x", o.dtype) == "x"
-        and c_expr.argument("x", factor.dtype, v.compute) == "x"
-        and factor.dtype is _factor(region)
-    )
-    return Factors(value, is_along_k, is_plain)
 
 
 def _work_us(region: Region, gbps: float, gflops: float) -> float:
@@ -166,11 +117,9 @@ def _work_us(region: Region, gbps: float, gflops: float) -> float:
     return max(memory, region.cost.flops / (1e3 * gflops))
 
 
-def _expected_us(
-    region: Region, device: Device, num_tasks: int, is_narrow: bool
-) -> float:
+def product_us(region: Region, device: Device, num_tasks: int, share: float) -> float:
+    """Expected time where products reach a share of the device's peak in float32."""
     cores = max(1, min(num_tasks, device.num_threads or device.sm_count))
-    share = _NARROW_SHARE if is_narrow else _PRODUCT_SHARE
     gflops = cores * share * device.peak_gflops / max(1, device.sm_count)
     gbps = min(cores * _CORE_GBPS, _MEMORY_SHARE * device.memory_gbps)
     return _CALL_US + _work_us(region, gbps, gflops)
@@ -185,42 +134,43 @@ def _schedule(
     region = blocks.region
     blocks = replace(blocks, work_us=_work_us(region, _CORE_GBPS, _CORE_GFLOPS))
     rank, num_columns = len(region.domain), region.domain[-1]
-    num_rows = prod(region.domain[rank - 2 - _shared_axes(region) : -1])
-    is_narrow = num_rows <= (1 if region.graph.is_dynamic else _NARROW_ROWS)
+    num_rows = prod(region.domain[rank - 2 - shared_axes(region) : -1])
+    is_narrow = num_rows <= (1 if region.graph.is_dynamic else NARROW_ROWS)
     is_dot = is_narrow and all(f.is_along_k for f in b)
-    deepest = _deepest(region)
+    most_terms = deepest(region)
     most = _DEEPEST_NARROW if is_narrow else _DEEPEST
-    num_blocks = -(-deepest // (_DEEPEST_DOT if is_dot else most))
-    depth_block = -(-deepest // num_blocks // 16) * 16
+    num_blocks = -(-most_terms // (_DEEPEST_DOT if is_dot else most))
+    depth_block = -(-most_terms // num_blocks // 16) * 16
     if is_narrow:
         most = _NARROW_SUMS // num_rows // len(region.anchors) // COLUMNS
         least = 1 if is_dot else min(_NARROW_COLUMNS, num_columns // 4) // COLUMNS
     else:
-        row_bytes = depth_block * _factor(region).itemsize * len(region.anchors)
+        row_bytes = depth_block * factor_type(region).itemsize * len(region.anchors)
         most = _PANEL_BYTES // (row_bytes * COLUMNS)
         least = 1
     group = COLUMNS * max(
         1, min(most, 16 if is_narrow else 4, -(-num_columns // COLUMNS))
     )
-    tiles = _tiling(blocks, max(1, least) * COLUMNS if is_narrow else group)
+    tiles = product_tiling(blocks, max(1, least) * COLUMNS if is_narrow else group)
     if is_narrow:
         num_sums = (2 if num_blocks > 1 else 1) * num_rows * group
     else:
         num_sums = _SUM_ROWS * group if num_blocks > 1 else _TILE_ROWS * COLUMNS
-    us = _expected_us(region, device, tiles.num_tasks, is_narrow)
+    share = _NARROW_SHARE if is_narrow else _PRODUCT_SHARE
+    us = product_us(region, device, tiles.num_tasks, share)
     return MatmulSchedule(
         replace(blocks, tiling=tiles, expected_us=us), a, b, is_narrow, group, depth_block,
         num_sums * len(region.anchors),
     )  # fmt: skip
 
 
-def _factor(region: Region) -> DType:
+def factor_type(region: Region) -> DType:
     """The type of factors and sums."""
     compute = region.values[region.anchors[0]].compute
     return c_expr.KIND_TYPE[c_expr.KIND[compute.name]]
 
 
-def _deepest(region: Region) -> int:
+def deepest(region: Region) -> int:
     """Terms of the longest product."""
     values = region.values
     return max(values[values[i].args[0]].dim[-1] for i in region.anchors)
@@ -232,7 +182,7 @@ def _varies(region: Region, argument: int, axis: int) -> bool:
     return any(values[values[i].args[argument]].dim[axis] != 1 for i in region.anchors)
 
 
-def _shared_axes(region: Region) -> int:
+def shared_axes(region: Region) -> int:
     """How many of the axes in front of M, counted from there, have the same B at all positions."""
     rank = len(region.domain)
     shared = 0
@@ -241,7 +191,7 @@ def _shared_axes(region: Region) -> int:
     return shared
 
 
-def _tiling(blocks: BlockSchedule, width: int) -> Tiling:
+def product_tiling(blocks: BlockSchedule, width: int) -> Tiling:
     """Whole batches that have a B of their own, then columns, at least `width`, then parts of rows."""
     if blocks.tiling.num_tasks == 1:
         return blocks.tiling
@@ -249,7 +199,7 @@ def _tiling(blocks: BlockSchedule, width: int) -> Tiling:
     wanted = min(most_tasks(region, blocks.reduces), tiling.tasks_worth(blocks.work_us))
     rows, columns = blocks.tiling.num_rows, blocks.tiling.num_columns
     rank = len(region.domain)
-    batches = prod(region.domain[: rank - 2 - _shared_axes(region)])
+    batches = prod(region.domain[: rank - 2 - shared_axes(region)])
     row_tasks = -(-batches // -(-batches // wanted))
     column_tasks = min(-(-columns // width), max(1, wanted // row_tasks))
     parts = min(
@@ -264,16 +214,17 @@ def _thread_bytes(schedule: MatmulSchedule) -> int:
     region = schedule.blocks.region
     elements = schedule.num_sums
     products = len(region.anchors)
-    has_rest = any(f.is_along_k for f in schedule.b) and _deepest(region) % 16 != 0
+    has_rest = any(f.is_along_k for f in schedule.b) and deepest(region) % 16 != 0
     if not schedule.is_narrow:
         elements += products * schedule.group * schedule.depth_block
     if not all(f.is_direct for f in schedule.a) or (schedule.is_narrow and has_rest):
-        rows = _NARROW_ROWS if schedule.is_narrow else _CHUNK_ROWS
+        rows = NARROW_ROWS if schedule.is_narrow else _CHUNK_ROWS
         elements += products * rows * (schedule.depth_block + 64)
-    return elements * _factor(region).itemsize
+    return elements * factor_type(region).itemsize
 
 
-def _write_geometry(holes: Holes, schedule: MatmulSchedule) -> None:
+def write_geometry(holes: Holes, schedule: MatmulSchedule) -> None:
+    """The holes that say how deep products are, and what is packed and kept together."""
     region = holes.region
     number = holes.args.number
     rank = len(region.domain)
@@ -282,13 +233,13 @@ def _write_geometry(holes: Holes, schedule: MatmulSchedule) -> None:
         f"return {number(f'depth{i}', region.values[f.value].dim[-1])};"
         for i, f in zip(region.anchors, schedule.a, strict=True)
     ]
-    holes.per_anchor("int64_t", "depth", (*p, _Q), depths)
+    holes.per_anchor("int64_t", "depth", (*p, Q), depths)
     for name in ("group", "depth_block", "num_sums"):
         text = number(name, getattr(schedule, name))
         holes.function("int64_t", name, p, f"return {text};")
     left = f"return {number(f'n{rank - 2}', region.domain[-2])} - at->i{rank - 2};"
     holes.function("int64_t", "lines_left", AT, left)
-    shared = range(rank - 3, rank - 3 - _shared_axes(region), -1)
+    shared = range(rank - 3, rank - 3 - shared_axes(region), -1)
     for axis in (a for a in shared if a in schedule.blocks.labels):
         extent = number(f"n{axis}", region.domain[axis])
         left += f"\nleft += ({extent} - 1 - at->i{axis}) * rows;\nrows *= {extent};"
@@ -298,79 +249,3 @@ def _write_geometry(holes: Holes, schedule: MatmulSchedule) -> None:
         )
         left += "\nreturn left;"
     holes.function("int64_t", "rows_left", AT, left)
-
-
-def _write_factors(
-    holes: Holes, blocks: BlockSchedule, name: str, factors: tuple[Factors, ...]
-) -> None:
-    """The holes that say how one argument of each product is read."""
-    rank = len(holes.region.domain)
-    ctype = c_expr.CARRIER[_factor(holes.region).name]
-    outer = outer_index(blocks)
-    forms, places, loops = [], [], []
-    for anchor, f in zip(blocks.anchors, factors, strict=True):
-        at = (
-            {**outer, rank - 1: "k"}
-            if name == "a"
-            else {**outer, rank - 2: "k", rank - 1: "j"}
-        )
-        forms.append(f"return {f.is_along_k | f.is_plain << 1};")
-        places.append("return 0;")
-        if f.is_plain:
-            element = _frame(holes, f.value, at).element(
-                holes.region.operand_of[f.value]
-            )
-            places[-1] = f"return &{element};"
-        moving = (rank - 1 if name == "a" else rank - 2) if f.is_along_k else None
-        moving = moving if moving is not None else rank - 2 if name == "a" else rank - 1
-        loops.append(_read_loop(holes, anchor, f, at, moving))
-    index = ("int64_t k",) if name == "a" else ("int64_t k", "int64_t j")
-    holes.per_anchor("int", f"{name}_form", (_Q,), forms)
-    if name == "a":
-        same = [loops.index(text) for text in loops]
-        holes.per_anchor("int", "a_from", (_Q,), [f"return {q};" for q in same])
-    holes.per_anchor(f"const {ctype} *", f"{name}_at", (*AT, _Q, *index), places)
-    if name == "b":
-        lines = [_line(holes, f, at) for f in factors]
-        holes.per_anchor("const void *", "b_line", (*AT, _Q, *index), lines)
-    out = ("int64_t count", f"{ctype} *restrict out")
-    holes.per_anchor("void", f"read_{name}", (*AT, _Q, *index, *out), loops)
-
-
-def _line(holes: Holes, factors: Factors, index: Mapping[int, str]) -> str:
-    """The body of `b_line`."""
-    region = holes.region
-    operand = largest_load(region, factors.value)
-    if operand < 0 or region.operands[operand].role is Role.SCALAR:
-        return "return 0;"
-    value = next(i for i, k in region.loads if k == operand)
-    return f"return &{_frame(holes, value, index).element(operand)};"
-
-
-def _frame(holes: Holes, value: int, index: Mapping[int, str]) -> Frame:
-    """A frame over the axes that a value has."""
-    dim = holes.region.values[value].dim
-    axes = separate(dim, range(len(dim)))
-    labels = [axis.axes[0] for axis in axes]
-    return Frame(holes, axes, [index[label] for label in labels], labels)
-
-
-def _read_loop(
-    holes: Holes, anchor: int, factors: Factors, index: Mapping[int, str], moving: int
-) -> str:
-    """The body of a read hole: a loop over neighbours, with what is computed in front of the product."""
-    region = holes.region
-    value = region.values[factors.value]
-    at = {**index, moving: f"({index[moving]} + e)"}
-    frame = _frame(holes, factors.value, at)
-    w = frame.writer
-    w.margin("#pragma omp simd")
-    w.open("for (int64_t e = 0; e < count; ++e) {")
-    for i in needed_for(region, [factors.value], [False] * len(region.values)):
-        frame.value(i)
-    text = c_expr.argument(
-        f"v{factors.value}", value.dtype, region.values[anchor].compute
-    )
-    w.line(f"out[e] = {text};")
-    w.close()
-    return w.text()
