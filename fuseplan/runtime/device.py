@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import platform
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -62,7 +64,8 @@ _BEYOND_TIERS = (
     "avx512ifma", "avx512vbmi", "avx_vnni", "fma4", "gfni", "sse4a", "xop",
 )  # fmt: skip
 #: used by a compiler only where the source asks for them, so not part of what every build relies on
-_ON_REQUEST = ("amx_bf16", "amx_int8", "amx_tile")
+_ON_REQUEST = _TILES = ("amx_bf16", "amx_int8", "amx_tile")
+_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18  # numbers of Linux
 _ARM = ("asimd", "asimddp", "asimdhp", "atomics", "bf16", "fphp", "i8mm", "sve", "sve2", "svebf16", "svei8mm")
 _KNOWN = frozenset((*_V4, *_BEYOND_TIERS, *_ON_REQUEST, *_ARM))
 
@@ -78,7 +81,8 @@ _GPU_RATES: tuple[tuple[str, float, float], ...] = (
 def cpu_device() -> Device:
     """This machine's CPU."""
     model, flags = _read_cpuinfo()
-    features = tuple(sorted(_KNOWN.intersection(flags)))
+    lacking = () if "amx_tile" in flags and _may_use_tiles() else _TILES
+    features = tuple(sorted(_KNOWN.intersection(flags).difference(lacking)))
     arch = tier_of(features) if is_x86() else platform.machine()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     lanes = 16 if "avx512f" in features else 8 if "avx2" in features else 4
@@ -200,6 +204,14 @@ def _read_cpuinfo() -> tuple[str, set[str]]:
     except OSError:
         pass
     return model, flags
+
+
+def _may_use_tiles() -> bool:
+    """Ask the kernel to let this process, all its threads and what it forks use tile registers; whether it does."""
+    if not (is_x86() and sys.platform == "linux"):
+        return False
+    request = ctypes.CDLL(None, use_errno=True).syscall
+    return bool(request(*map(ctypes.c_long, (_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA))) == 0)
 
 
 def _last_level_cache() -> int:

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import Artifact, Patch, PatchKind
 
 CPU = Device("cpu")
+BF16_OPERATIONS = str(Path(__file__).with_name("bf16_operations.h"))  # for kernels on CPUs without the instructions
 Array = np.ndarray[Any, Any]
 _erf = np.frompyfunc(math.erf, 1, 1)
 

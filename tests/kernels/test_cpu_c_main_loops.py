@@ -12,9 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fuseplan.dtypes import BFLOAT16
 from fuseplan.engines.cpu_c.engine import FLAGS
+from fuseplan.ops.arrays import numpy_namespace
+from fuseplan.ops.casts import narrow
 from fuseplan.runtime.toolchain import find_compiler
-from tests.kernels.cpu_c_harness import run_team
+from tests.kernels.cpu_c_harness import BF16_OPERATIONS, run_team
 
 KERNELS = Path(__file__).parents[2] / "fuseplan" / "engines" / "cpu_c" / "kernels"
 Array = np.ndarray[Any, Any]
@@ -42,7 +45,7 @@ def random(*dim: int) -> Array:
 
 
 def test_every_main_loop_has_a_test_here() -> None:
-    assert sorted(p.stem for p in KERNELS.glob("*.c")) == ["columns", "conv", "matmul", "rows"]
+    assert sorted(p.stem for p in KERNELS.glob("*.c")) == ["columns", "conv", "matmul", "matmul_bf16", "rows"]
 
 
 @pytest.mark.parametrize("num_tasks", [1, 3, 7])
@@ -71,6 +74,31 @@ def test_matmul_alone_is_a_product(
     numbers = [5, row_tasks, 150, column_tasks, 300, 128, depth_block, 960 * 128]
     run(function, [a, b, c], numbers, row_tasks * column_tasks, thread_bytes=1 << 20)
     np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("has_tiles", [0, 1])
+@pytest.mark.parametrize(("a_form", "b_form"), [(3, 2), (2, 3), (1, 1), (0, 0)])
+def test_matmul_bf16_alone_is_a_product(tmp_path: Path, a_form: int, b_form: int, has_tiles: int) -> None:
+    """Factors lie along K or not, and are read where they are or one by one; what lies around them is NaN."""
+    macros = (f"-DA_FORM={a_form}", f"-DB_FORM={b_form}", f"-DHAS_TILES={has_tiles}", "-include", BF16_OPERATIONS)
+    function = load("matmul_bf16", "matmul_bf16", tmp_path, *macros)
+    for m, k, depth_block in ((70, 96, 64), (19, 45, 64), (530, 33, 32)):
+        n, num_tasks = 75, 3
+        a, a_rows = bfloats(m, k, is_along_columns=not a_form & 1)
+        b, b_rows = bfloats(k, n, is_along_columns=bool(b_form & 1))
+        c = np.full((m, n), np.nan, np.float32)
+        numbers = [m, num_tasks, n, 1, k, 64, depth_block, 512, 512 * 64, *a_rows, *b_rows]
+        run(function, [a, b, c], numbers, num_tasks, thread_bytes=1 << 20)
+        np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-5, atol=1e-4)
+
+
+def bfloats(rows: int, columns: int, is_along_columns: bool) -> tuple[Array, tuple[int, int]]:
+    """A matrix in the middle of NaN, and its strides in elements."""
+    around = np.full((rows + 2, columns + 2), np.nan, np.float32)
+    around[1:-1, 1:-1] = random(rows, columns)
+    whole = narrow(numpy_namespace(), np.asfortranarray(around) if is_along_columns else around, BFLOAT16)
+    whole = np.asfortranarray(whole) if is_along_columns else np.ascontiguousarray(whole)
+    return whole[1:-1, 1:-1], (whole.strides[0] // 2, whole.strides[1] // 2)
 
 
 @pytest.mark.parametrize("block_is_channels", [1, 0])

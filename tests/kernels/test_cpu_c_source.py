@@ -24,7 +24,7 @@ from fuseplan.runtime.artifacts import symbol_address
 from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import Artifact, PatchKind
 from fuseplan.runtime.toolchain import KERNEL_FLAGS, compile_shared, find_compiler
-from tests.kernels.cpu_c_harness import CPU, RegionBuilder
+from tests.kernels.cpu_c_harness import BF16_OPERATIONS, CPU, RegionBuilder
 
 STORAGE_TYPES = (FLOAT, DOUBLE, HALF, BFLOAT16, INT8, UINT8, INT32, INT64, BOOLEAN)
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
@@ -80,11 +80,11 @@ def norm_backward(dim: tuple[int, int], io: DType) -> Region:
     return b.region()
 
 
-def matmul(io: DType, compute: DType, b_stride: tuple[int, ...] | None) -> Region:
+def matmul(io: DType, compute: DType, b_stride: tuple[int, ...] | None, m: int = 3, k: int = 33) -> Region:
     b = RegionBuilder(compute)
-    x, w, bias = b.load((2, 3, 33), io), b.load((1, 33, 70), io, b_stride), b.load((1, 1, 70), io)
-    y = b.op("add", b.op("matmul", x, w, dim=(2, 3, 70)), bias)
-    b.store(y, (210, 1, 3))
+    x, w, bias = b.load((2, m, k), io), b.load((1, k, 70), io, b_stride), b.load((1, 1, 70), io)
+    y = b.op("add", b.op("matmul", x, w, dim=(2, m, 70)), bias)
+    b.store(y, (70 * m, 1, m))
     b.store(b.reduce("max", b.op("abs", y), (0, 1, 2)))
     b.store(b.reduce("add", y, (1,)))
     return b.region()
@@ -117,16 +117,22 @@ REGIONS = {
     "matmul": matmul(FLOAT, FLOAT, None),
     "matmul-dot-half": matmul(HALF, FLOAT, (0, 1, 33)),
     "matmul-int8": matmul(INT8, INT32, None),
+    "matmul-bf16-tiles": matmul(BFLOAT16, FLOAT, None, 50, 32),
+    "matmul-bf16-pairs": matmul(BFLOAT16, FLOAT, (0, 1, 700), 21, 700),
     "conv-nhwc": conv(True, FLOAT, FLOAT),
     "conv-nchw": conv(False, FLOAT, FLOAT),
     "conv-nhwc-int8": conv(True, INT8, INT32),
     "conv-nchw-bf16": conv(False, BFLOAT16, FLOAT),
 }
+DEVICES = {
+    "matmul-bf16-tiles": Device("cpu", features=("amx_bf16", "amx_tile")),
+    "matmul-bf16-pairs": Device("cpu", features=("avx512_bf16",)),
+}  # of kernels that use what not every CPU has
 
 
-def emit(region: Region) -> Source:
+def emit(region: Region, device: Device = CPU) -> Source:
     """The source that the region's form writes."""
-    found = ENGINE.match(region, CPU)
+    found = ENGINE.match(region, device)
     assert not isinstance(found, Support), found.reason
     form, schedule = found
     return form.emit(schedule, ())
@@ -134,9 +140,10 @@ def emit(region: Region) -> Source:
 
 def kernel_of(name: str) -> Source:
     region = REGIONS[name]
-    answer = ENGINE.supports(region, CPU)
+    device = DEVICES.get(name, CPU)
+    answer = ENGINE.supports(region, device)
     assert answer.is_supported, answer.reason
-    return emit(region)
+    return emit(region, device)
 
 
 def compile_with(flags: tuple[str, ...], files: list[Path], out: Path) -> None:
@@ -158,7 +165,7 @@ def divided(name: str) -> Source:
     """The same source with a block that asks for as many tasks as there can be."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiling, "tasks_worth", lambda work_us: 64)
-        found = CpuCEngine().match(REGIONS[name], CPU)
+        found = CpuCEngine().match(REGIONS[name], DEVICES.get(name, CPU))
     assert not isinstance(found, Support), found.reason
     source = found[0].emit(found[1], ())
     assert source.source == kernel_of(name).source
@@ -212,13 +219,14 @@ SANITIZED = (
     "pointwise-FLOAT", "pointwise-HALF", "pointwise-INT32", "pointwise-INT64", "conversions-DOUBLE",
     "conversions-INT64", "conversions-HALF", "softmax", "softmax-bf16-two-axes", "columns-FLOAT", "columns-INT32",
     "softmax-long", "softmax-long-half", "norm-backward", "norm-backward-bf16", "columns-grouped", "one-sum",
-    "matmul", "matmul-dot-half", "matmul-int8", "conv-nhwc", "conv-nchw", "conv-nhwc-int8",
+    "matmul", "matmul-dot-half", "matmul-int8", "conv-nhwc", "conv-nchw", "conv-nhwc-int8", "matmul-bf16-tiles",
+    "matmul-bf16-pairs",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("half", ["own", pytest.param("compiler", marks=pytest.mark.full)])
 def test_kernels_run_clean_under_sanitizers(half: str, tmp_path: Path) -> None:
-    flags = ("-U__FLT16_MANT_DIG__",) if half == "own" else ()
+    flags = ("-include", BF16_OPERATIONS, *(("-U__FLT16_MANT_DIG__",) if half == "own" else ()))
     files, main, calls = [], _MAIN, ""
     for name in SANITIZED if half == "own" else SANITIZED[1::5]:
         kernel = divided(name)
@@ -276,7 +284,7 @@ def test_text_and_name_do_not_depend_on_extents_or_uids() -> None:
 def test_equal_regions_are_built_once_and_equal_texts_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
 
-    def fake(source: str, flags: tuple[str, ...], *, label: str, symbol: str) -> Artifact:
+    def fake(source: str, flags: tuple[str, ...], *, features: tuple[str, ...], label: str, symbol: str) -> Artifact:
         compiled.append(label)
         return Artifact("so", label, "", b"")
 

@@ -14,6 +14,7 @@ from fuseplan.engines.base import YES, Config, Executable, FusionLimits, Support
 from fuseplan.engines.cpu_c.forms.columns import ColumnsForm
 from fuseplan.engines.cpu_c.forms.conv import ConvForm
 from fuseplan.engines.cpu_c.forms.matmul import MatmulForm
+from fuseplan.engines.cpu_c.forms.matmul_bf16 import MatmulBf16Form
 from fuseplan.engines.cpu_c.forms.rows import RowsForm
 from fuseplan.engines.cpu_c.source import Source
 from fuseplan.engines.forms import FormEngine, Memo
@@ -52,7 +53,7 @@ class CpuCEngine(FormEngine[Source]):
     device_kinds = frozenset({"cpu"})
     is_general = False
     is_compiled = True
-    forms = (MatmulForm(), ConvForm(), ColumnsForm(), RowsForm())
+    forms = (MatmulBf16Form(), MatmulForm(), ConvForm(), ColumnsForm(), RowsForm())
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +94,13 @@ class CpuCEngine(FormEngine[Source]):
         symbol = source.symbol
 
         def build() -> Artifact:
-            return compile_shared(source.source, FLAGS, label=symbol, symbol=symbol)
+            return compile_shared(
+                source.source,
+                FLAGS,
+                features=source.features,
+                label=symbol,
+                symbol=symbol,
+            )
 
         artifact = (
             build() if supply.is_given() else self._compiled.get(source.source, build)

@@ -60,6 +60,28 @@ def test_arch_name_lists_what_is_beyond_the_tier(monkeypatch: pytest.MonkeyPatch
     assert device.arch_name((*V3, "gfni", "avx_vnni")) == "x86-64-v3+avx_vnni+gfni"
 
 
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_tiles_count_as_a_feature_only_with_the_kernels_permission(
+    monkeypatch: pytest.MonkeyPatch, is_allowed: bool
+) -> None:
+    flags = {*V3, "amx_bf16", "amx_tile"}
+    monkeypatch.setattr(device, "_read_cpuinfo", lambda: ("a CPU", flags))
+    monkeypatch.setattr(device, "_may_use_tiles", lambda: is_allowed)
+    found = set(device.cpu_device.__wrapped__().features)
+    assert found == (flags if is_allowed else set(V3))
+
+
+def test_permission_is_asked_for_only_where_the_cpu_has_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(device, "_read_cpuinfo", lambda: ("a CPU", set(V3)))
+    monkeypatch.setattr(device, "_may_use_tiles", lambda: asked.append(True))
+    device.cpu_device.__wrapped__()
+    assert not asked
+    monkeypatch.undo()
+    if "amx_tile" not in device._read_cpuinfo()[1]:
+        assert not device._may_use_tiles()
+
+
 def test_required_features_are_checked_by_name() -> None:
     laptop = Device("cpu", name="laptop", arch="x86-64-v3", features=tuple(sorted(V3)))
     device.require_features("x86-64-v3", "kernel k", laptop)
