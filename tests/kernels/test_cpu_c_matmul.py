@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,7 +13,7 @@ from fuseplan.dtypes import BFLOAT16, DOUBLE, FLOAT, HALF, INT8, INT32, DType
 from fuseplan.engines.cpu_c import engine as cpu_c
 from fuseplan.engines.forms import Memo
 from fuseplan.ir.graph import packed_stride
-from fuseplan.ir.region import Region, Role
+from fuseplan.ir.region import Cost, Region, Role
 from fuseplan.runtime.device import TIERS, native_features
 from fuseplan.runtime.toolchain import compile_shared
 from tests.kernels.cpu_c_harness import (
@@ -28,6 +29,7 @@ from tests.kernels.cpu_c_harness import (
 )
 
 Shape = tuple[int, int, int, int]  # batch, M, N, K
+Maker = Callable[[Shape, str, tuple[str, str]], Region]
 ORDERS = ("rows", "columns")
 TYPES = {
     "float": (FLOAT, FLOAT, FLOAT),
@@ -149,6 +151,48 @@ def test_products_match_float64_on_every_vector_width(march: str, name: str, ord
     for shape in SHAPES:
         check(plain(shape, name, orders))
     check(fused(SHAPES[3], name, orders))
+
+
+# rows of tiles of every size, panels and pairs with a rest, more terms than are read at once
+FEW_ROWS: list[Shape] = [
+    (1, 1, 130, 67),
+    (1, 2, 70, 96),
+    (1, 3, 9, 1100),
+    (1, 5, 200, 31),
+    (2, 8, 64, 640),
+    (1, 16, 65, 600),
+]
+
+
+@pytest.mark.parametrize("right", ORDERS)
+@pytest.mark.parametrize("name", ["float", "bfloat"])
+def test_few_rows_match_float64(name: str, right: str) -> None:
+    for shape in FEW_ROWS:
+        check(plain(shape, name, ("rows", right)))
+
+
+def worked(region: Region) -> Region:
+    """The region with the work that it has."""
+    shapes = [o.dim for o in region.operands]
+    m, n, k = shapes[-1][-2], shapes[-1][-1], shapes[0][-1]
+    return replace(region, cost=Cost(2.0 * m * n * k, 4 * n * k, 4 * m * n))
+
+
+@pytest.mark.parametrize(("make", "name"), [(plain, "bfloat"), (gated, "float")])
+def test_tasks_that_divide_the_terms_add_up_in_one_order(make: Maker, name: str) -> None:
+    for shape in [(1, 1, 300, 5000), (1, 7, 70, 9001)]:
+        region = worked(make(shape, name, ("rows", "rows")))
+        built = cpu_c.ENGINE.build(region, CPU, ())
+        assert built.scratch_bytes > 0
+        assert built.launches[0].tasks.count >= 4
+        check(region)
+        rng = np.random.default_rng(1)
+        inputs = [random_array(rng, o) for o in region.operands if o.role is not Role.OUT]
+        found = [[empty_array(o) for o in region.operands if o.role is Role.OUT] for _ in range(2)]
+        for num_threads, outputs in enumerate(found, 1):
+            call(built, [*inputs, *outputs], num_threads)
+        for one, two in zip(*found, strict=True):
+            np.testing.assert_array_equal(one, two)
 
 
 def test_one_matrix_for_a_whole_batch_and_gaps_in_memory() -> None:

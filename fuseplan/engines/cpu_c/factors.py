@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fuseplan.codegen import c_expr
 from fuseplan.codegen.axes import separate
-from fuseplan.dtypes import BFLOAT16, DType
+from fuseplan.dtypes import BFLOAT16, FLOAT, DType
 from fuseplan.engines.cpu_c.blocks import (
     AT,
     BlockSchedule,
@@ -30,11 +30,13 @@ class Factors:
         value: of the region
         is_along_k: its neighbours along k are next to each other in memory, else those along M or N
         is_plain: its elements in memory are the factors
+        is_bfloat: they are but for their type, which is bfloat16 in memory
     """
 
     value: int
     is_along_k: bool
     is_plain: bool
+    is_bfloat: bool = False
 
     @property
     def is_direct(self) -> bool:
@@ -56,14 +58,15 @@ def factors_of(region: Region, anchor: int, argument: int, dtype: DType) -> Fact
     along_k, across = last_two[::-1] if argument == 0 else last_two
     is_along_k = along_k == 1 or (argument == 0 and across != 1)
     factor = region.values[value]
-    is_plain = (
+    is_loaded = (
         factor.op == "load"
         and o.role is not Role.SCALAR
         and (along_k if is_along_k else across) == 1
-        and o.dtype is factor.dtype is dtype
-        and (dtype is BFLOAT16 or c_expr.argument("x", dtype, v.compute) == "x")
+        and o.dtype is factor.dtype
+        and (dtype is BFLOAT16 or c_expr.argument("x", o.dtype, v.compute) == "x")
     )
-    return Factors(value, is_along_k, is_plain)
+    is_bfloat = is_loaded and o.dtype is BFLOAT16 and dtype is FLOAT
+    return Factors(value, is_along_k, is_loaded and o.dtype is dtype, is_bfloat)
 
 
 def write_factors(
@@ -84,7 +87,7 @@ def write_factors(
             if name == "a"
             else {**outer, rank - 2: "k", rank - 1: "j"}
         )
-        forms.append(f"return {f.is_along_k | f.is_plain << 1};")
+        forms.append(f"return {f.is_along_k | f.is_plain << 1 | f.is_bfloat << 2};")
         places.append("return 0;")
         if f.is_plain:
             element = _frame(holes, f.value, at).element(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from fuseplan.codegen import c_expr
@@ -28,10 +28,13 @@ from fuseplan.runtime.device import Device
 COLUMNS = 64  # a whole number of panels of any target
 _PANEL_BYTES = 256 << 10  # of a group: half of a core's own cache
 _DEEPEST, _DEEPEST_NARROW, _DEEPEST_DOT = 1024, 512, 4096  # terms of a block
-_NARROW_SUMS = 8192  # of few rows: they stay in the first cache
-_NARROW_COLUMNS = 1024  # of a task that reads rows of B: what is read in a row
+_NARROW_SUMS = 16384  # of few rows: they stay in a core's own caches
+_ROW_COLUMNS, _NARROW_COLUMNS = 4096, 1024  # that one row, some rows read in a row of B
+_DOT_COLUMNS = 256  # of a task that writes its rows of A into the buffer
+_SPLIT_TERMS, _FEWEST_SPLITS = 256, 4  # of a task, tasks that divide the terms
 NARROW_ROWS, _CHUNK_ROWS, _SUM_ROWS, _TILE_ROWS = 16, 48, 960, 6  # as in the kernel
 _FEWEST_TASKS = 16
+_SPLIT_US = 20.0  # of such a task
 _CALL_US = 0.3
 _PRODUCT_SHARE, _NARROW_SHARE = (
     0.7,
@@ -54,6 +57,7 @@ class MatmulSchedule:
         group: columns whose factors are packed together
         depth_block: terms that are
         num_sums: that a thread keeps
+        split_terms: of a task, where tasks divide the terms as well, else 0
     """
 
     blocks: BlockSchedule
@@ -63,6 +67,16 @@ class MatmulSchedule:
     group: int
     depth_block: int
     num_sums: int
+    split_terms: int = field(default=0, kw_only=True)
+
+    @property
+    def num_tasks(self) -> int:
+        splits = (
+            -(-deepest(self.blocks.region) // self.split_terms)
+            if self.split_terms
+            else 1
+        )
+        return splits * self.blocks.tiling.num_tasks
 
 
 class MatmulForm:
@@ -100,12 +114,11 @@ class MatmulForm:
         holes.macro("IS_NARROW", int(schedule.is_narrow))
         holes.macro("STACK_BYTES", STACK_BYTES if is_small else 0)
         write_geometry(holes, schedule)
+        _write_split(holes, schedule)
         for name, factors in (("a", schedule.a), ("b", schedule.b)):
             write_factors(holes, blocks, name, factors, factor_type(blocks.region))
         finish_blocks(holes, blocks, has_lanes=True)
-        made = assemble(
-            "matmul", "matmul", holes, blocks.tiling.num_tasks, blocks.work_us
-        )
+        made = assemble("matmul", "matmul", holes, schedule.num_tasks, blocks.work_us)
         return replace(made, thread_bytes=0 if is_small else thread_bytes)
 
 
@@ -140,28 +153,69 @@ def _schedule(
     most_terms = deepest(region)
     most = _DEEPEST_NARROW if is_narrow else _DEEPEST
     num_blocks = -(-most_terms // (_DEEPEST_DOT if is_dot else most))
-    depth_block = -(-most_terms // num_blocks // 16) * 16
+    depth_block = -(-most_terms // num_blocks // 32) * 32
+    widest = _ROW_COLUMNS if num_rows == 1 else _NARROW_COLUMNS
     if is_narrow:
-        most = _NARROW_SUMS // num_rows // len(region.anchors) // COLUMNS
-        least = 1 if is_dot else min(_NARROW_COLUMNS, num_columns // 4) // COLUMNS
+        most = min(_ROW_COLUMNS, _NARROW_SUMS // num_rows // len(region.anchors))
+        most = max(1, most // COLUMNS)
     else:
         row_bytes = depth_block * factor_type(region).itemsize * len(region.anchors)
-        most = _PANEL_BYTES // (row_bytes * COLUMNS)
-        least = 1
-    group = COLUMNS * max(
-        1, min(most, 16 if is_narrow else 4, -(-num_columns // COLUMNS))
-    )
-    tiles = product_tiling(blocks, max(1, least) * COLUMNS if is_narrow else group)
+        most = min(4, _PANEL_BYTES // (row_bytes * COLUMNS))
+    group = COLUMNS * max(1, min(most, -(-num_columns // COLUMNS)))
+    width, split_terms = group, 0
+    if is_dot:
+        is_direct = all(f.is_direct for f in a) and not any(f.is_bfloat for f in b)
+        width = COLUMNS if is_direct else _DOT_COLUMNS
+        split_terms = _split_terms(blocks, num_rows, _DOT_COLUMNS)
+    elif is_narrow:
+        split_terms = _split_terms(blocks, num_rows, widest)
+        width = widest if split_terms else min(_NARROW_COLUMNS, num_columns // 4)
+        width = max(1, width // COLUMNS) * COLUMNS
+    tiles = product_tiling(blocks, width)
     if is_narrow:
         num_sums = (2 if num_blocks > 1 else 1) * num_rows * group
     else:
         num_sums = _SUM_ROWS * group if num_blocks > 1 else _TILE_ROWS * COLUMNS
     share = _NARROW_SHARE if is_narrow else _PRODUCT_SHARE
-    us = product_us(region, device, tiles.num_tasks, share)
-    return MatmulSchedule(
-        replace(blocks, tiling=tiles, expected_us=us), a, b, is_narrow, group, depth_block,
-        num_sums * len(region.anchors),
+    made = MatmulSchedule(
+        replace(blocks, tiling=tiles), a, b, is_narrow, group, depth_block,
+        num_sums * len(region.anchors), split_terms=split_terms,
     )  # fmt: skip
+    us = product_us(region, device, made.num_tasks, share)
+    return replace(made, blocks=replace(made.blocks, expected_us=us))
+
+
+def _split_terms(blocks: BlockSchedule, num_rows: int, width: int) -> int:
+    """Terms of a task where columns, at least `width` together, give too few tasks; else 0."""
+    region = blocks.region
+    has_one_b = prod(region.domain[:-1]) == num_rows
+    if region.graph.is_dynamic or blocks.reduces or not has_one_b:
+        return 0
+    most = min(_FEWEST_TASKS, int(blocks.work_us / _SPLIT_US))
+    splits = min(
+        most // -(-region.domain[-1] // width), deepest(region) // _SPLIT_TERMS
+    )
+    if splits < _FEWEST_SPLITS:
+        return 0
+    return -(-deepest(region) // splits // 32) * 32
+
+
+def _write_split(holes: Holes, schedule: MatmulSchedule) -> None:
+    """The holes that say which terms a task adds up, and where the sums of all tasks are."""
+    terms = schedule.split_terms
+    holes.macro("IS_SPLIT", int(terms > 0))
+    if not terms:
+        return
+    p = ("const struct args *p",)
+    region = holes.region
+    splits = schedule.num_tasks // schedule.blocks.tiling.num_tasks
+    columns = -(-region.domain[-1] // COLUMNS) * COLUMNS
+    size = splits * columns * prod(region.domain[:-1]) * len(region.anchors)
+    text = holes.args.number("split_terms", terms)
+    holes.function("int64_t", "split_terms", p, f"return {text};")
+    kind = c_expr.KIND[region.values[region.anchors[0]].compute.name]
+    text = holes.args.scratch("parts", c_expr.MAIN_LOOP[kind].ctype, size)
+    holes.function("ACC *", "parts", p, f"return {text};")
 
 
 def factor_type(region: Region) -> DType:
@@ -214,7 +268,10 @@ def _thread_bytes(schedule: MatmulSchedule) -> int:
     region = schedule.blocks.region
     elements = schedule.num_sums
     products = len(region.anchors)
-    has_rest = any(f.is_along_k for f in schedule.b) and deepest(region) % 16 != 0
+    has_rest = any(
+        f.is_along_k and (f.is_bfloat or region.values[f.value].dim[-2] % 32)
+        for f in schedule.b
+    )
     if not schedule.is_narrow:
         elements += products * schedule.group * schedule.depth_block
     if not all(f.is_direct for f in schedule.a) or (schedule.is_narrow and has_rest):

@@ -18,8 +18,11 @@
  *   ACC, FACTOR                                types of a sum and of a factor
  *   MULTIPLY_ADD(x, y, sum)                    sum + x * y
  *   depth(p, q), group(p), depth_block(p)      terms of product q; columns and terms that are packed together
+ *   IS_SPLIT, split_terms(p), parts(p)         whether tasks divide the terms as well; terms of a task; where the sums
+ *                                              of all tasks are until the last one adds them up
  *   num_sums(p), STACK_BYTES                   sums to keep; memory of a thread on its stack, 0 if it is given
- *   a_form(q), b_form(q)                       IS_ALONG_K, IS_PLAIN: how factors lie, whether they need no computing
+ *   a_form(q), b_form(q)                       IS_ALONG_K, IS_PLAIN: how factors lie, whether they need no computing;
+ *                                              of B also IS_BFLOAT: neighbours in memory are bfloat16 that need none
  *   a_from(q)                                  the first product that has the same factors of rows
  *   a_at(p, at, q, k), b_at(p, at, q, k, j)    where a plain factor is
  *   b_line(p, at, q, k, j)                     where the memory is that a factor of B comes from, 0 if none
@@ -31,6 +34,7 @@
  */
 #ifndef KERNEL /* alone: C = A B for packed float matrices */
 #include <stdint.h>
+#include <string.h>
 
 #include "../../../runtime/team/task.h"
 #include "tiles.h"
@@ -51,6 +55,7 @@
 #ifndef IS_NARROW
 #define IS_NARROW 0
 #endif
+#define IS_SPLIT 0
 
 struct args {
   const float *x0, *x1;
@@ -81,6 +86,13 @@ INLINE int64_t lines_left(const struct args *p, const struct position *at) { ret
 INLINE int64_t group(const struct args *p) { return p->group; }
 INLINE int64_t depth_block(const struct args *p) { return p->depth_block; }
 INLINE int64_t num_sums(const struct args *p) { return p->num_sums; }
+
+INLINE int64_t split_terms(const struct args *p) { return p->depth; }
+
+INLINE ACC *parts(const struct args *p) {
+  (void)p;
+  return 0;
+}
 
 INLINE int64_t depth(const struct args *p, const int q) {
   (void)q;
@@ -142,6 +154,7 @@ INLINE void finish(const struct args *p, int64_t num_tasks) { (void)p, (void)num
 
 #define IS_ALONG_K 1
 #define IS_PLAIN 2
+#define IS_BFLOAT 4
 #define TILE_ROWS 6      /* six pointers to rows fit the integer registers */
 #define NARROW_ROWS 16
 #define CHUNK_ROWS (IS_NARROW ? NARROW_ROWS : 48) /* rows that are written into the buffer together: of whole tiles */
@@ -199,6 +212,8 @@ struct memory {
   FACTOR *panels, *rows;
   ACC *sums;
   struct lanes *lanes;
+  int64_t term, past_term; /* of products: what the task adds up */
+  ACC *part;               /* where to, if other tasks add up other terms */
   const struct args *block; /* for functions that are not inlined: a local copy whose address is known to nobody else
                                stays in registers, and loops that read through its pointers get vectors */
 };
@@ -281,29 +296,60 @@ INLINE int64_t deepest(const struct args *p) {
 }
 
 #if IS_NARROW
-#define TERMS 4       /* of a panel that are added together: rows of B often lie on one set of the first cache */
-#define TERMS_AHEAD 8 /* that are asked for from memory */
-#define DOT_COLUMNS 4
-#define DOT_ROWS 2
+#define PAIR (2 * LANES)
+#define TERMS (VECTOR_BYTES == 64 ? 8 : 4) /* of a panel that are added together: rows of B often lie on one set of the
+                                              first cache */
+#define BYTES_AHEAD 1024 /* of a column that are asked for from memory */
+#define DOT_COLUMNS 8
+#define DOT_TERMS 512 /* of some rows that are read once for all columns: they stay in the first cache */
+#define DOT_ROWS (VECTOR_BYTES == 64 ? 8 : 4)
 
-/* Sums of all rows with one panel over `count` terms, at most TERMS; the panel's rows are at b. */
-INLINE void add_terms(int64_t num_rows, const FACTOR *const *rows, int64_t k, int count, const FACTOR *const *b,
-                      int64_t num_vectors, ACC *sums) {
-  for (int64_t r = 0; r < num_rows; ++r, sums += PRODUCTS * PANEL) {
-    const FACTOR *a = rows[r] + k;
-    if (count < TERMS) {
-      for (int e = 0; e < count; ++e)
-        for (int64_t v = 0; v < num_vectors; ++v)
-          store_sums(sums + v * LANES, multiply_add(spread(a[e]), load(b[e] + v * LANES), load_sums(sums + v * LANES)));
-      continue;
+typedef uint32_t bits __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint32_t bits_anywhere __attribute__((vector_size(VECTOR_BYTES), aligned(2), may_alias));
+
+/* One of two vectors of factors from memory of B: neighbours, or of bfloat16 those in even and those in odd places. */
+INLINE vec load_half(const int form, const char *at, const int half) {
+  if (!(form & IS_BFLOAT)) return load((const FACTOR *)at + half * LANES);
+  const bits two = *(const bits_anywhere *)at;
+  return (vec)(half ? two & 0xffff0000u : two << 16);
+}
+
+/* PAIR neighbours as those in even places, then those in odd ones. */
+INLINE void part(FACTOR *at) {
+  FACTOR parted[PAIR];
+  for (int i = 0; i < LANES; ++i) parted[i] = at[2 * i], parted[LANES + i] = at[2 * i + 1];
+  memcpy(at, parted, sizeof parted);
+}
+
+INLINE void join(ACC *at) {
+  ACC joined[PAIR];
+  for (int i = 0; i < LANES; ++i) joined[2 * i] = at[i], joined[2 * i + 1] = at[LANES + i];
+  memcpy(at, joined, sizeof joined);
+}
+
+INLINE const char *bytes_of_b(const struct args *p, const struct position *at, const int q, int64_t k, int64_t j) {
+  return b_form(q) & IS_BFLOAT ? b_line(p, at, q, k, j) : (const char *)b_at(p, at, q, k, j);
+}
+
+INLINE int64_t size_of_b(const int q) { return b_form(q) & IS_BFLOAT ? 2 : sizeof(FACTOR); }
+
+/* Sums of all rows with some columns of a panel over `count` terms; x holds TERMS factors of each row. */
+INLINE void add_terms(const int form, int64_t num_rows, const FACTOR *x, const int count, const char *const *b,
+                      int64_t offset, ACC *sums) {
+  vec y[TERMS][2];
+  UNROLL for (int e = 0; e < count; ++e) {
+    y[e][0] = load_half(form, b[e] + offset, 0);
+    y[e][1] = load_half(form, b[e] + offset, 1);
+  }
+  for (int64_t r = 0; r < num_rows; ++r, sums += PRODUCTS * PANEL, x += TERMS) {
+    vec c = load_sums(sums), d = load_sums(sums + LANES);
+    UNROLL for (int e = 0; e < count; ++e) {
+      const vec factor = spread(x[e]);
+      c = multiply_add(factor, y[e][0], c);
+      d = multiply_add(factor, y[e][1], d);
     }
-    vec x[TERMS];
-    UNROLL for (int e = 0; e < TERMS; ++e) x[e] = spread(a[e]);
-    UNROLL for (int64_t v = 0; v < num_vectors; ++v) {
-      vec c = load_sums(sums + v * LANES);
-      UNROLL for (int e = 0; e < TERMS; ++e) c = multiply_add(x[e], load(b[e] + v * LANES), c);
-      store_sums(sums + v * LANES, c);
-    }
+    store_sums(sums, c);
+    store_sums(sums + LANES, d);
   }
 }
 
@@ -311,82 +357,120 @@ INLINE void add_terms(int64_t num_rows, const FACTOR *const *rows, int64_t k, in
 INLINE void add_rows_of_b(const struct args *p, const struct position *at, const int q, int64_t num_rows,
                           const FACTOR *const *rows, int64_t k0, int64_t terms, int64_t first, int64_t width,
                           ACC *sums) {
-  /* what lies behind a row's last columns may be read as long as it is memory of B */
-  const FACTOR *past = b_form(q) & IS_PLAIN ? b_at(p, at, q, k0 + terms - 1, first + width - 1) + 1 : 0;
-  for (int64_t k = 0; k < terms; k += TERMS) {
-    const int count = (int)min_of(TERMS, terms - k);
+  const int is_direct = b_form(q) & (IS_PLAIN | IS_BFLOAT);
+  for (int64_t k = 0, count; k < terms; k += count) {
+    count = terms - k < TERMS ? 1 : TERMS;
+    FACTOR x[NARROW_ROWS * TERMS];
+    for (int64_t r = 0; r < num_rows; ++r)
+      for (int64_t e = 0; e < count; ++e) x[r * TERMS + e] = rows[r][k + e];
+    const char *whole[TERMS];
+    for (int64_t e = 0; e < count; ++e) whole[e] = is_direct ? bytes_of_b(p, at, q, k0 + k + e, first) : 0;
     for (int64_t c = 0; c < width; c += PANEL) {
       const int64_t columns = min_of(PANEL, width - c);
-      const int is_full = columns == PANEL;
-      const FACTOR *b[TERMS];
-      FACTOR lines[TERMS][PANEL];
-      for (int e = 0; e < TERMS && k + e + TERMS_AHEAD < terms; ++e) {
-        const char *line = b_line(p, at, q, k0 + k + e + TERMS_AHEAD, first + c);
-        const char *past = b_line(p, at, q, k0 + k + e + TERMS_AHEAD, first + c + columns);
-        for (; line < past; line += 64) __builtin_prefetch(line);
-      }
-      for (int e = 0; e < count; ++e) {
-        b[e] = b_at(p, at, q, k0 + k + e, first + c);
-        if (b_form(q) & IS_PLAIN && (is_full || b[e] + (columns + LANES - 1) / LANES * LANES <= past)) continue;
-        b[e] = lines[e];
-        if (is_full) {
-          read_b(p, at, q, k0 + k + e, first + c, PANEL, lines[e]);
-          continue;
-        }
-        read_b(p, at, q, k0 + k + e, first + c, columns, lines[e]);
-        for (int64_t j = columns; j % LANES; ++j) lines[e][j] = 0;
-      }
       ACC *out = sums + c * num_rows * PRODUCTS;
-      if (is_full && count == TERMS)
-        add_terms(num_rows, rows, k, TERMS, b, PANEL_VECTORS, out);
-      else
-        add_terms(num_rows, rows, k, count, b, (columns + LANES - 1) / LANES, out);
+      const char *b[TERMS];
+      if (is_direct && columns == PANEL) {
+        const int64_t size = size_of_b(q);
+        if (count == TERMS) {
+          UNROLL for (int e = 0; e < TERMS; ++e) b[e] = whole[e] + c * size;
+          UNROLL for (int v = 0; v < PANEL; v += PAIR)
+            add_terms(b_form(q), num_rows, x, TERMS, b, v * size, out + v);
+        } else {
+          b[0] = whole[0] + c * size;
+          for (int v = 0; v < PANEL; v += PAIR) add_terms(b_form(q), num_rows, x, 1, b, v * size, out + v);
+        }
+        continue;
+      }
+      FACTOR lines[TERMS][PANEL];
+      for (int64_t e = 0; e < count; ++e) {
+        const int64_t ahead = k0 + min_of(k + e + TERMS, terms - 1);
+        const char *line = b_line(p, at, q, ahead, first + c), *past = b_line(p, at, q, ahead, first + c + columns);
+        for (; line < past; line += 64) __builtin_prefetch(line);
+        read_b(p, at, q, k0 + k + e, first + c, columns, lines[e]);
+        for (int64_t j = columns; j % PAIR; ++j) lines[e][j] = 0;
+        b[e] = (const char *)lines[e];
+      }
+      for (int64_t v = 0; v < columns; v += PAIR)
+        if (count == TERMS)
+          add_terms(0, num_rows, x, TERMS, b, v * (int64_t)sizeof(FACTOR), out + v);
+        else
+          add_terms(0, num_rows, x, 1, b, v * (int64_t)sizeof(FACTOR), out + v);
     }
   }
 }
 
-/* Dot products of all rows with DOT_COLUMNS columns over some terms, a multiple of LANES. */
-INLINE void add_dots(int64_t num_rows, const FACTOR *const *rows, int64_t k, int64_t terms, const FACTOR *const *b,
-                     vec (*dots)[DOT_COLUMNS]) {
-  for (int64_t r = 0; r < num_rows; r += DOT_ROWS) {
-    vec sums[DOT_ROWS][DOT_COLUMNS];
-    UNROLL for (int i = 0; i < DOT_ROWS; ++i) UNROLL for (int j = 0; j < DOT_COLUMNS; ++j) sums[i][j] = dots[r + i][j];
-    for (int64_t e = 0; e < terms; e += LANES) {
+/* Dot products of `num_rows` rows with `num_columns` columns over some terms, a multiple of PAIR. */
+INLINE void add_dots(const int form, const int num_rows, const int num_columns, const FACTOR *const *rows, int64_t k,
+                     int64_t terms, const char *const *b, vec (*dots)[DOT_COLUMNS]) {
+  const int64_t size = form & IS_BFLOAT ? 2 : sizeof(FACTOR);
+  vec sums[DOT_ROWS][DOT_COLUMNS][2];
+  UNROLL for (int i = 0; i < num_rows; ++i) UNROLL for (int j = 0; j < num_columns; ++j) sums[i][j][0] = dots[i][j];
+  if (num_rows == 1) UNROLL for (int j = 0; j < num_columns; ++j) sums[0][j][1] = (vec){0};
+  for (int64_t e = 0; e < terms; e += PAIR) {
+    UNROLL for (int j = 0; j < num_columns; ++j)
+      UNROLL for (int i = 0; i < PAIR * size; i += 64) __builtin_prefetch(b[j] + e * size + i + BYTES_AHEAD);
+    UNROLL for (int half = 0; half < 2; ++half) {
       vec y[DOT_COLUMNS];
-      UNROLL for (int j = 0; j < DOT_COLUMNS; ++j) y[j] = load(b[j] + e);
-      UNROLL for (int i = 0; i < DOT_ROWS; ++i) {
-        const vec x = load(rows[r + i] + k + e);
-        UNROLL for (int j = 0; j < DOT_COLUMNS; ++j) sums[i][j] = multiply_add(x, y[j], sums[i][j]);
+      UNROLL for (int j = 0; j < num_columns; ++j) y[j] = load_half(form, b[j] + e * size, half);
+      UNROLL for (int i = 0; i < num_rows; ++i) {
+        const vec x = load(rows[i] + k + e + half * LANES);
+        const int h = num_rows == 1 ? half : 0; /* more sums than one row has columns hide how long one takes */
+        UNROLL for (int j = 0; j < num_columns; ++j) sums[i][j][h] = multiply_add(x, y[j], sums[i][j][h]);
       }
     }
-    UNROLL for (int i = 0; i < DOT_ROWS; ++i) UNROLL for (int j = 0; j < DOT_COLUMNS; ++j) dots[r + i][j] = sums[i][j];
+  }
+  if (num_rows == 1) UNROLL for (int j = 0; j < num_columns; ++j) sums[0][j][0] += sums[0][j][1];
+  UNROLL for (int i = 0; i < num_rows; ++i) UNROLL for (int j = 0; j < num_columns; ++j) dots[i][j] = sums[i][j][0];
+}
+
+/* The same of all rows with `columns` columns, at most DOT_COLUMNS; rows behind the last one hold its factors. */
+INLINE void add_dots_of_rows(const int form, int64_t num_rows, int64_t columns, const FACTOR *const *rows, int64_t k,
+                             int64_t terms, const char *const *b, vec (*dots)[DOT_COLUMNS]) {
+#define ADD_DOTS(ROWS, COLUMNS) \
+  add_dots(form, ROWS, COLUMNS, rows + r, k, terms, b + j, (vec(*)[DOT_COLUMNS])(dots[r] + j))
+  for (int64_t r = 0; r < num_rows; r += DOT_ROWS) {
+    const int64_t left = num_rows - r;
+    for (int64_t j = 0; j < columns; j += left > 2 ? 2 : 4)
+      if (left == 1)
+        ADD_DOTS(1, 4);
+      else if (left == 2)
+        ADD_DOTS(2, 4);
+      else if (left <= 4 || DOT_ROWS == 4)
+        ADD_DOTS(4, 2);
+      else
+        ADD_DOTS(DOT_ROWS, 2);
   }
 }
 
-/* Terms that are neighbours: dot products over terms k to k + terms, whose rows go on with zeros up to LANES. */
+/* Terms that are neighbours: dot products over terms k to k + terms, whose rows go on with zeros up to PAIR. */
 INLINE void add_columns_of_b(const struct args *p, const struct position *at, const int q, int64_t num_rows,
                              const FACTOR *const *rows, int64_t k0, int64_t terms, int64_t first, int64_t width,
                              ACC *sums) {
+  const int is_direct = b_form(q) & (IS_PLAIN | IS_BFLOAT);
+  const int64_t most = !is_direct ? LINE : num_rows > 2 ? DOT_TERMS : terms;
   for (int64_t c = 0; c < width; c += DOT_COLUMNS) {
     const int64_t columns = min_of(DOT_COLUMNS, width - c);
     vec dots[NARROW_ROWS + LANES][DOT_COLUMNS];
     for (int64_t r = 0; r < num_rows + LANES; ++r) for (int j = 0; j < DOT_COLUMNS; ++j) dots[r][j] = (vec){0};
-    const int64_t most = b_form(q) & IS_PLAIN ? 4 * LINE : LINE;
     for (int64_t k = 0, count; k < terms; k += count) {
       count = min_of(most, terms - k);
-      if (count > LINE && count % LANES) count = LINE;
-      const int64_t padded = (count + LANES - 1) / LANES * LANES;
-      const FACTOR *b[DOT_COLUMNS];
+      if (is_direct && count > PAIR) count -= count % PAIR;
+      const char *b[DOT_COLUMNS];
       FACTOR lines[DOT_COLUMNS][LINE];
-      for (int j = 0; j < DOT_COLUMNS; ++j) {
-        const int64_t column = first + c + (j < columns ? j : columns - 1);
-        b[j] = b_at(p, at, q, k0 + k, column);
-        if (b_form(q) & IS_PLAIN && count == padded) continue;
-        read_b(p, at, q, k0 + k, column, count, lines[j]);
-        for (int64_t e = count; e < padded; ++e) lines[j][e] = 0;
-        b[j] = lines[j];
+      if (is_direct && count % PAIR == 0) {
+        for (int j = 0; j < DOT_COLUMNS; ++j) b[j] = bytes_of_b(p, at, q, k0 + k, first + c + min_of(j, columns - 1));
+        add_dots_of_rows(b_form(q), num_rows, columns, rows, k, count, b, dots);
+        continue;
       }
-      add_dots(num_rows, rows, k, padded, b, dots);
+      const int64_t padded = (count + PAIR - 1) / PAIR * PAIR;
+      for (int j = 0; j < DOT_COLUMNS; ++j) {
+        read_b(p, at, q, k0 + k, first + c + min_of(j, columns - 1), count, lines[j]);
+        for (int64_t e = count; e < padded; ++e) lines[j][e] = 0;
+        if (b_form(q) & IS_BFLOAT)
+          for (int64_t e = 0; e < padded; e += PAIR) part(lines[j] + e);
+        b[j] = (const char *)lines[j];
+      }
+      add_dots_of_rows(0, num_rows, columns, rows, k, padded, b, dots);
     }
     ACC *out = sums + c / PANEL * PANEL * num_rows * PRODUCTS + c % PANEL;
     for (int64_t i = 0; i < num_rows * DOT_COLUMNS; i += LANES) { /* lane j of the sum is the sum of dots[i + j] */
@@ -402,13 +486,17 @@ INLINE void add_columns_of_b(const struct args *p, const struct position *at, co
 /* The sums of one product over a block of depth. */
 INLINE void add_product(const struct args *p, const struct memory *m, const struct position *at, const int q,
                         int64_t num_rows, int64_t k, int64_t first, int64_t width, ACC *sums) {
-  const int64_t terms = min_of(depth(p, q) - k, depth_block(p)), rest = b_form(q) & IS_ALONG_K ? -terms & (LANES - 1) : 0;
+  const int64_t terms = min_of(min_of(depth(p, q), m->past_term) - k, depth_block(p));
+  const int64_t rest = b_form(q) & IS_ALONG_K ? -terms & (PAIR - 1) : 0;
   const FACTOR *rows[NARROW_ROWS + DOT_ROWS];
-  const int is_direct = a_form(q) == (IS_ALONG_K | IS_PLAIN) && rest == 0;
+  const int is_parted = (b_form(q) & (IS_ALONG_K | IS_BFLOAT)) == (IS_ALONG_K | IS_BFLOAT);
+  const int is_direct = a_form(q) == (IS_ALONG_K | IS_PLAIN) && rest == 0 && !is_parted;
   if (!is_direct) write_rows(p, *at, q, k, terms, num_rows, rows_of(p, m, q));
   for (int64_t r = 0; r < num_rows; ++r) {
     FACTOR *row = rows_of(p, m, q) + r * row_stride(p);
     for (int64_t e = terms; e < terms + rest; ++e) row[e] = 0;
+    if (is_parted)
+      for (int64_t e = 0; e < terms + rest; e += PAIR) part(row + e);
     rows[r] = is_direct ? a_at(p, at + r, q, k) : row;
   }
   for (int i = 0; i < DOT_ROWS; ++i) rows[num_rows + i] = rows[num_rows - 1];
@@ -418,26 +506,74 @@ INLINE void add_product(const struct args *p, const struct memory *m, const stru
     add_rows_of_b(p, at, q, num_rows, rows, k, terms, first, width, sums);
 }
 
+/* Sums of whole panels of columns that were read in pairs of bfloat16, in the columns' order. */
+INLINE void join_sums(const int q, int64_t num_rows, int64_t width, ACC *sums) {
+  if ((b_form(q) & (IS_ALONG_K | IS_BFLOAT)) != IS_BFLOAT) return;
+  for (int64_t row = 0; row < width / PANEL * num_rows; ++row)
+    for (int j = 0; j < PANEL; j += PAIR) join(sums + row * PRODUCTS * PANEL + j);
+}
+
+/* The epilogue of few rows with some columns. */
+INLINE void finish_group(const struct args *block, const struct position *positions, int64_t num_rows, int64_t first,
+                         int64_t width, ACC *sums, struct lanes *lanes) {
+#define JOIN_SUMS(q) join_sums(q, num_rows, width, sums + q * PANEL);
+  EACH_PRODUCT(JOIN_SUMS)
+  for (int64_t c = 0; c < width; c += PANEL)
+    finish_tile(block, positions, num_rows, first + c, min_of(PANEL, width - c), sums + c * num_rows * PRODUCTS, lanes);
+}
+
+INLINE void positions_of(const struct args *p, const struct position *start, int64_t num_rows,
+                         struct position positions[NARROW_ROWS]) {
+  positions[0] = *start;
+  for (int64_t r = 1; r < num_rows; ++r) positions[r] = positions[r - 1], advance(p, &positions[r]);
+}
+
 /* Few rows, which have the same B, with some columns. */
 INLINE void multiply_group(const struct args *p, const struct memory *m, const struct position *start,
                            int64_t num_rows, int64_t first, int64_t width) {
   const int64_t num_sums = (width + PANEL - 1) / PANEL * PANEL * num_rows * PRODUCTS;
   struct position positions[NARROW_ROWS];
-  positions[0] = *start;
-  for (int64_t r = 1; r < num_rows; ++r) positions[r] = positions[r - 1], advance(p, &positions[r]);
-  for (int64_t k = 0; k < deepest(p); k += depth_block(p)) {
-    ACC *sums = m->sums + (k > 0 ? num_sums : 0);
+  positions_of(p, start, num_rows, positions);
+  ACC *kept = IS_SPLIT ? m->part + first * num_rows * PRODUCTS : m->sums;
+  for (int64_t k = m->term; k < m->past_term; k += depth_block(p)) {
+    ACC *sums = k == m->term ? kept : IS_SPLIT ? m->sums : m->sums + num_sums;
     for (int64_t i = 0; i < num_sums; i += LANES) store_sums(sums + i, (vec){0});
 #define ADD_PRODUCT(q) if (k < depth(p, q)) add_product(p, m, positions, q, num_rows, k, first, width, sums + q * PANEL);
     EACH_PRODUCT(ADD_PRODUCT)
-    if (k > 0)
-      for (int64_t i = 0; i < num_sums; i += LANES)
-        store_sums(m->sums + i, load_sums(m->sums + i) + load_sums(sums + i));
+    if (sums != kept)
+      for (int64_t i = 0; i < num_sums; i += LANES) store_sums(kept + i, load_sums(kept + i) + load_sums(sums + i));
   }
-  for (int64_t c = 0; c < width; c += PANEL)
-    finish_tile(m->block, positions, num_rows, first + c, min_of(PANEL, width - c), m->sums + c * num_rows * PRODUCTS,
-                m->lanes);
+  if (!IS_SPLIT) finish_group(m->block, positions, num_rows, first, width, kept, m->lanes);
 }
+
+#if IS_SPLIT
+/* Sums of one task of those that divide the terms. */
+INLINE int64_t part_size(const struct args *p) {
+  const struct tiling all = tiling_of(p);
+  return (all.num_columns + PANEL - 1) / PANEL * PANEL * all.num_rows * PRODUCTS;
+}
+
+/* Adds up the sums of all tasks, in the order of their terms. */
+static NOINLINE void finish_parts(const struct args *block) {
+  const struct args p = *block;
+  const struct tiling all = tiling_of(&p);
+  const struct position start_position = position_of(&p, 0, 0);
+  struct position positions[NARROW_ROWS];
+  positions_of(&p, &start_position, all.num_rows, positions);
+  struct lanes lanes;
+  start(&lanes);
+  for (int64_t c = 0; c < all.num_columns; c += PANEL) {
+    ACC *sums = parts(&p) + c * all.num_rows * PRODUCTS;
+    for (int64_t i = 0; i < PANEL * all.num_rows * PRODUCTS; i += LANES) {
+      vec total = load_sums(sums + i);
+      for (int64_t k = split_terms(&p), at = part_size(&p); k < deepest(&p); k += split_terms(&p), at += part_size(&p))
+        total += load_sums(sums + at + i);
+      store_sums(sums + i, total);
+    }
+    finish_group(block, positions, all.num_rows, c, min_of(PANEL, all.num_columns - c), sums, &lanes);
+  }
+}
+#endif
 
 #else
 /* Factors of B for `width` columns and `terms` terms. */
@@ -560,8 +696,18 @@ static NOINLINE void run_task(const struct args *block, int64_t t, void *scratch
 #endif
   struct lanes lanes;
   start(&lanes);
-  const struct memory m = memory_of(&p, block, scratch, &lanes);
-  const struct tile tile = tile_of(tiling_of(&p), t);
+  struct memory m = memory_of(&p, block, scratch, &lanes);
+  const struct tiling tiling = tiling_of(&p);
+  m.past_term = deepest(&p);
+#if IS_SPLIT
+  const int64_t split = t / (tiling.row_tasks * tiling.column_tasks);
+  m.term = split * split_terms(&p);
+  m.past_term = min_of(m.past_term, m.term + split_terms(&p));
+  m.part = parts(&p) + split * part_size(&p);
+  const struct tile tile = tile_of(tiling, t % (tiling.row_tasks * tiling.column_tasks));
+#else
+  const struct tile tile = tile_of(tiling, t);
+#endif
   const int64_t most_rows = deepest(&p) > depth_block(&p) ? SUM_ROWS : INT64_MAX;
   if (HAS_REDUCTIONS) begin(&p, t);
   for (int64_t row = tile.row, num_rows; row < tile.past_row; row += num_rows) {
@@ -578,6 +724,9 @@ int KERNEL(const void *block, const struct fp_task *task) {
   const struct args p = *(const struct args *)block;
   for (int64_t t; (t = fp_next(task)) >= 0;) {
     run_task(block, t, task->scratch);
+#if IS_SPLIT
+    if (fp_is_last(task)) finish_parts(block);
+#endif
     if (HAS_REDUCTIONS && fp_is_last(task)) finish(&p, task->num_tasks);
   }
   return 0;
