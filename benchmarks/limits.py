@@ -42,19 +42,29 @@ int copy(const void *block, const struct fp_task *task) {
   return 0;
 }
 
+static inline void take(vi *sum, const char *x) {
+  vi v;
+  memcpy(&v, x, sizeof v);
+  *sum |= v;
+}
+
+/* As rows of a matrix are read that are added up together: more lines are on their way than along one row. */
 int read_all(const void *block, const struct fp_task *task) {
+  enum { ROWS = 8, ROW_BYTES = 16384, STEP = 2 * sizeof(vi) };
   const struct block *p = block;
-  vi sum[8] = {0};
+  vi sum[ROWS] = {0};
   for (int64_t t; (t = fp_next(task)) >= 0;) {
-    const char *x = p->x + t * p->bytes;
-    for (int64_t i = 0; i + (int64_t)sizeof sum <= p->bytes; i += sizeof sum)
-      for (int k = 0; k < 8; ++k) {
-        vi v;
-        memcpy(&v, x + i + k * sizeof v, sizeof v);
-        sum[k] |= v;
-      }
+    const char *x = p->x + t * p->bytes, *past = x + p->bytes;
+    for (; past - x >= ROWS * ROW_BYTES; x += ROWS * ROW_BYTES)
+      for (int64_t i = 0; i < ROW_BYTES; i += STEP)
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; ++r) {
+          take(&sum[r], x + r * ROW_BYTES + i);
+          take(&sum[r], x + r * ROW_BYTES + i + sizeof(vi));
+        }
+    for (; past - x >= (int64_t)sizeof(vi); x += sizeof(vi)) take(&sum[0], x);
   }
-  for (int k = 1; k < 8; ++k) sum[0] |= sum[k];
+  for (int r = 1; r < ROWS; ++r) sum[0] |= sum[r];
   memcpy(p->y + 64 * task->thread, sum, 64 < sizeof *sum ? 64 : sizeof *sum);
   return 0;
 }
