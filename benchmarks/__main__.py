@@ -1,6 +1,6 @@
 """The tables: ``python -m benchmarks cpu`` or ``python -m benchmarks gpu``, all rows or those with a name.
 
-    python -m benchmarks cpu [ROW] [--threads 2] [--out FILE.json] [--without-compile] [--rounds 9]
+    python -m benchmarks cpu [ROW] [--threads 2] [--tier x86-64-v3] [--out FILE.json] [--without-compile] [--rounds 9]
     python -m benchmarks gpu [ROW] [--out FILE.json] [--without-compile] [--budget 15]
 
 A ratio is the time of a peer over that of fuseplan's default or tuned plan: above 1, fuseplan is faster.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import platform
 import sys
 from collections.abc import Iterable, Sequence
@@ -22,6 +23,7 @@ import torch
 import fuseplan as cudnn
 from fuseplan.runtime.device import cpu_device
 
+LIMITS_OF_TORCH = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
 COMMON = ("row", "type", "default", "tuned")
 SHOWN = {
     "cpu": (*COMMON, "limit_us", "eager/default", "eager/tuned", "compile/default", "compile/tuned",
@@ -85,15 +87,21 @@ def main() -> None:
     parser.add_argument("row", nargs="?", default="", help="part of a row's name; all rows without it")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--tier", default="", help="plan and compile as on a CPU of a lower tier, such as x86-64-v3")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--budget", type=float, default=15.0, help="seconds of tuning for each row, on a GPU")
     parser.add_argument("--without-compile", action="store_true", help="without torch.compile")
     args = parser.parse_args()
+    if args.tier:
+        from benchmarks import cpu
+
+        cpu.pretend(args.tier)
     columns = SHOWN[args.device]
     print(" ".join([f"{'row':<32}", f"{'type':<8}", *(f"{_short(name):>10}" for name in columns[2:])]), flush=True)
     on_cpu = f"{cpu_device().name}, {cpu_device().arch}, {args.threads} threads"
     facts = {
         "device": on_cpu if args.device == "cpu" else torch.cuda.get_device_name(),
+        "limits of PyTorch": ", ".join(f"{k}={v}" for k, v in os.environ.items() if k in LIMITS_OF_TORCH) or None,
         "python": platform.python_version(), "torch": torch.__version__, "fuseplan": cudnn.__version__,
         "command": _command(sys.argv[1:]), "date": datetime.date.today().isoformat(),
     }  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,9 @@ from benchmarks.alternate import Call, Spread, alternate
 from benchmarks.limits import Limits
 from benchmarks.protocol import relative_error
 from benchmarks.works import Work
+from fuseplan.engines.cpu_c import engine
+from fuseplan.runtime import device, toolchain
+from fuseplan.runtime.device import TIERS
 
 TYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 MAX_ERROR = {torch.float32: 2e-5, torch.bfloat16: 0.01}
@@ -117,6 +121,8 @@ def _measure(
         "eager, 1 thread": _with_threads(work.eager, 1, n),
         f"eager, {n} threads": _with_threads(work.eager, n, n),
     }
+    if work.bare is not None:
+        calls["bare product"] = work.bare
     if is_compiled:
         calls["torch.compile"] = _compiled(work, dtype)
     calls["limit"] = getattr(limits, row.limit)
@@ -143,6 +149,8 @@ def _line(start: dict[str, Any], row: Row, dtype: torch.dtype, limits: Limits, s
         line[f"eager/{own}"] = round(eager / ours, 2)
         if "torch.compile" in spread:
             line[f"compile/{own}"] = round(spread["torch.compile"].median / ours, 2)
+        if "bare product" in spread:
+            line[f"bare product/{own}"] = round(spread["bare product"].median / ours, 2)
         line[f"of limit, {own}"] = round(floor / ours, 2)
     return line
 
@@ -191,6 +199,16 @@ def _compiled(work: Work, dtype: torch.dtype) -> Call:
     compiled = work.compile("default")
     assert relative_error(compiled(), work.reference()) < 2 * MAX_ERROR[dtype]
     return compiled
+
+
+def pretend(tier: str) -> None:
+    """Plan and compile as on a CPU of a lower tier. What PyTorch uses is chosen by its own environment variables."""
+    model, flags = device._read_cpuinfo()
+    kept = {f for f in flags if not f.startswith(("avx512", "amx"))}
+    assert set(TIERS[tier]) <= kept, f"{tier} asks for more"
+    device._read_cpuinfo = lambda: (model, kept)
+    compile_for = partial(toolchain.compile_shared, march=tier)
+    toolchain.compile_shared = engine.compile_shared = compile_for  # type: ignore[assignment]
 
 
 def pin(num_threads: int) -> None:
