@@ -237,12 +237,31 @@ def load(element: str, dtype: DType) -> str:
 
 def store(text: str, source: DType, target: DType) -> str:
     """What to write into an element of type `target`."""
-    if source is target is BFLOAT16:  # the carrier's upper half, exactly
-        return f"bfloat_bits({text})"
     text = convert(text, source, target)
+    inside = before_rounding(text, target)
     if target is HALF:
-        return f"half_from_float({text})"
-    return f"bfloat_from_float({text})" if target is BFLOAT16 else text
+        return f"half_from_float({inside or text})"
+    if target is BFLOAT16:
+        return f"bfloat_from_float({inside})" if inside else f"bfloat_bits({text})"
+    return text
+
+
+def before_rounding(text: str, dtype: DType) -> str:
+    """What a text rounds to a half type as the last thing that it does, else empty."""
+    call = {HALF: "half_round(", BFLOAT16: "bfloat_round("}.get(dtype, " ")
+    return (
+        text[len(call) : -1] if text.startswith(call) and _ends_first_call(text) else ""
+    )
+
+
+def _ends_first_call(text: str) -> bool:
+    """Whether the first parenthesis of a text is closed by its last character."""
+    depth = 0
+    for k, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if character == ")" and not depth:
+            return k == len(text) - 1
+    return False
 
 
 def evaluate(op: str, args: list[str], types: list[DType], compute: DType) -> str:
@@ -346,6 +365,7 @@ __all__ = [
     "STORAGE",
     "accumulated",
     "argument",
+    "before_rounding",
     "convert",
     "evaluate",
     "is_computable",

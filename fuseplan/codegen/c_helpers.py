@@ -67,13 +67,17 @@ static inline float bfloat_round(float x) {
 
 
 def _pair(kind: str, ctype: str) -> dict[str, str]:
-    """max and min of one type; NaN comes through from either side."""
-    keep = " || a != a" if kind[0] == "f" else ""
+    """max and min of one type; NaN comes through from either side, which a constant on the right is not."""
     made = {}
-    for name, sign in (("max", ">"), ("min", "<")):
-        made[f"{name}_{kind}"] = (
-            f"static inline {ctype} {name}_{kind}({ctype} a, {ctype} b) {{ return a {sign} b{keep} ? a : b; }}"
-        )
+    for name, beyond, within in (("max", ">", "<="), ("min", "<", ">=")):
+        lines = [f"return a {beyond} b ? a : b;"]
+        if kind[0] == "f":
+            quick = (
+                f"if (__builtin_constant_p(b) && b == b) return a {within} b ? b : a;"
+            )
+            lines = [quick, f"return a {beyond} b || a != a ? a : b;"]
+        head = f"static inline {ctype} {name}_{kind}({ctype} a, {ctype} b) {{"
+        made[f"{name}_{kind}"] = "\n  ".join([head, *lines]) + "\n}"
     return made
 
 

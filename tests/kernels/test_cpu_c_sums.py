@@ -12,6 +12,7 @@ from fuseplan.engines.base import Support
 from fuseplan.engines.cpu_c.engine import ENGINE
 from fuseplan.engines.cpu_c.forms.columns import ColumnSchedule
 from fuseplan.ir.region import Cost, Region, Role
+from fuseplan.ops.arrays import numpy_dtype
 from fuseplan.runtime.toolchain import has_compiler
 from tests.kernels.cpu_c_harness import CPU, RegionBuilder, call, empty_array, interpret, near, random_array, run_region
 
@@ -207,6 +208,26 @@ def test_quotients_by_one_divisor_are_rounded_once() -> None:
     (y,) = run_region(b.region(), [x, divisors[:, None]])
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(y, x / divisors[:, None])
+
+
+@pytest.mark.parametrize("dtype", [BFLOAT16, HALF])
+def test_quotients_by_one_divisor_that_are_rounded_to_a_half_type(dtype: DType) -> None:
+    """Divisors at the ends of the range, whose inverse may be no number: at most the neighbour of the nearest value."""
+    ends = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 3.4028235e38, 1.1754942e-38, 1.0, 3.0, 1 / 3, 1e38, 1e-38, -7.0]
+    rng = np.random.default_rng(9)
+    divisors = np.array([*ends, *np.exp(rng.uniform(-87, 87, 50))], np.float32)
+    x = np.concatenate([np.tile(np.array(ends, np.float32), (divisors.size, 1)),
+                        np.exp(rng.uniform(-87, 87, (divisors.size, 300))).astype(np.float32)], axis=1)  # fmt: skip
+    b = RegionBuilder()
+    quotient = b.op("div", b.load(x.shape), b.load((divisors.size, 1)))
+    b.store(b.op("cast", quotient, dtype=dtype))
+    (y,) = run_region(b.region(), [x, divisors[:, None]])
+    with np.errstate(all="ignore"):
+        exact = x / divisors[:, None]
+        half = exact.astype(numpy_dtype(dtype))
+        unit = np.maximum(np.abs(half.astype(np.float64)) * 2.0**-dtype.mantissa_bits, 1e-7 if dtype is HALF else 1e-40)
+        close = np.abs(y.astype(np.float64) - half.astype(np.float64)) <= 1.01 * unit
+    assert (close | (y == half) | (np.isnan(y) & np.isnan(half))).all()
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])

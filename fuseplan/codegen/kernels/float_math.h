@@ -35,6 +35,12 @@ static inline float quotient(float x, float y, double inverse_of_y) {
 #endif
 }
 
+/* a power of two that keeps 1 / (y times it) among the normal numbers */
+static inline float divisor_scale(float y) {
+  const float small = fabsf(y) < 0x1p-64f ? 0x1p64f : 1.0f;
+  return fabsf(y) > 0x1p64f ? 0x1p-64f : small;
+}
+
 /* floats in the order of integers, NaN at the end that a maximum or minimum takes: compared in one instruction */
 static inline int32_t key_of(float x) {
   const int32_t u = (int32_t)bits_of(x);

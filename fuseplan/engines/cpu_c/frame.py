@@ -9,7 +9,7 @@ from math import prod
 from fuseplan.codegen import c_expr
 from fuseplan.codegen.axes import MergedAxis
 from fuseplan.codegen.writer import LineWriter
-from fuseplan.dtypes import INT64, DType
+from fuseplan.dtypes import BFLOAT16, FLOAT, HALF, INT64, DType
 from fuseplan.engines.cpu_c.source import Holes
 from fuseplan.ir.region import Role
 
@@ -42,6 +42,9 @@ class Frame:
         self.labels = tuple(range(len(self.axes)) if labels is None else labels)
         self.writer = LineWriter()
         self._strides: dict[int, Strides] = {}
+        self._unrounded: set[int] = (
+            set()
+        )  # values of half types that are variables before they are rounded too
 
     def extent(self, loop: int) -> str:
         return self.holes.args.number(f"n{self.labels[loop]}", self.axes[loop].count)
@@ -86,7 +89,13 @@ class Frame:
 
     def define(self, value: int, text: str) -> None:
         """The line that gives a value its name."""
-        carrier = c_expr.CARRIER[self.region.values[value].dtype.name]
+        dtype = self.region.values[value].dtype
+        carrier = c_expr.CARRIER[dtype.name]
+        exact = c_expr.before_rounding(text, dtype)
+        if exact and any(i == value for i, _ in self.region.stores):
+            self.writer.line(f"const float u{value} = {exact};")
+            text = c_expr.convert(f"u{value}", FLOAT, dtype)
+            self._unrounded.add(value)
         self.writer.line(f"const {carrier} v{value} = {text}; {self.holes.note(value)}")
 
     def value(self, value: int) -> None:
@@ -126,16 +135,44 @@ class Frame:
         dtype = self.region.values[v.args[k]].dtype
         return c_expr.argument(f"v{v.args[k]}", dtype, v.compute)
 
+    def open_quotient(self, value: int) -> None:
+        """Define what `quotient` needs of the divisor."""
+        y = self.converted(value, 1)
+        if self._is_coarse(value):
+            self.writer.line(
+                f"const float e{value} = divisor_scale({y}), d{value} = 1.0f / ({y} * e{value});"
+            )
+        else:
+            self.writer.line(f"const double d{value} = 1.0 / (double){y};")
+
     def quotient(self, value: int) -> None:
-        """Define a quotient of floats whose divisor has its inverse in ``d<value>``."""
+        """Define a quotient of floats by a divisor that `open_quotient` has prepared."""
         v = self.region.values[value]
         x, y = self.converted(value, 0), self.converted(value, 1)
         made = f"quotient({x}, {y}, d{value})"
+        if self._is_coarse(value):
+            made = f"{x} * e{value} * d{value}"
         self.define(value, c_expr.result(made, v.compute, v.dtype))
+
+    def _is_coarse(self, value: int) -> bool:
+        """Whether a value is only seen rounded to a half type."""
+        region = self.region
+        if region.values[value].dtype in (HALF, BFLOAT16):
+            return True
+        seen = [v.dtype for v in region.values if v.op == "cast" and value in v.args]
+        seen += [region.operands[k].dtype for i, k in region.stores if i == value]
+        others = [v for v in region.values if v.op != "cast" and value in v.args]
+        return not others and all(t in (HALF, BFLOAT16) for t in seen)
 
     def store(self, value: int, operand: int) -> None:
         o = self.region.operands[operand]
-        text = c_expr.store(f"v{value}", self.region.values[value].dtype, o.dtype)
+        dtype = self.region.values[value].dtype
+        if (
+            value in self._unrounded and dtype is o.dtype
+        ):  # rounded once, when it is stored
+            text = c_expr.store(f"u{value}", FLOAT, dtype)
+        else:
+            text = c_expr.store(f"v{value}", dtype, o.dtype)
         self.writer.line(f"{self.element(operand)} = {text};")
 
     def argument(self, reduce: int) -> str:

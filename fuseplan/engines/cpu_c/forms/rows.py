@@ -229,8 +229,7 @@ class Row:
         for i in self._needed(one):
             if self._has_one_divisor(i) and i not in self.divided:
                 self.divided.add(i)
-                divisor = frame.converted(i, 1)
-                w.line(f"const double d{i} = 1.0 / (double){divisor};")
+                frame.open_quotient(i)
         for k in one.loops[:-1]:
             frame.open_loop(k)
         in_row = tuple([r for r in one.sums if r in self.sums.in_row])
