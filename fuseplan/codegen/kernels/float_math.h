@@ -64,7 +64,7 @@ static inline float exp_f32(float x) {
   const int32_t n = (int32_t)(bits_of(shifted) << 23), first = n > -100 * 0x800000 ? n : -100 * 0x800000;
   const float half = float_of(bits_of(MADD_F32(tail, 0.5f, 0.5f)) + (uint32_t)first);
   const float result = half * float_of((uint32_t)(n - first) + 0x40000000u);
-  return x != x ? x : result;
+  return x != x ? x + x : result;
 }
 
 /* log(2^n (1 + f)) for 1 + f from sqrt(1/2) to sqrt(2) */
