@@ -92,10 +92,17 @@ class Frame:
         dtype = self.region.values[value].dtype
         carrier = c_expr.CARRIER[dtype.name]
         exact = c_expr.before_rounding(text, dtype)
-        if exact and any(i == value for i, _ in self.region.stores):
-            self.writer.line(f"const float u{value} = {exact};")
-            text = c_expr.convert(f"u{value}", FLOAT, dtype)
+        stored = [
+            self.region.operands[k].dtype for i, k in self.region.stores if i == value
+        ]
+        if exact and stored and all(t is dtype for t in stored):
+            self.writer.line(
+                f"const float u{value} = {exact}; {self.holes.note(value)}"
+            )
             self._unrounded.add(value)
+            if not any(value in v.args for v in self.region.values):
+                return
+            text = c_expr.convert(f"u{value}", FLOAT, dtype)
         self.writer.line(f"const {carrier} v{value} = {text}; {self.holes.note(value)}")
 
     def value(self, value: int) -> None:
