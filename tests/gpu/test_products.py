@@ -73,6 +73,21 @@ def test_loads_and_products_have_warps_of_their_own(sides: tuple[bool, bool], dt
         run_checked(region, config)
 
 
+@pytest.mark.parametrize("shape", [(2040, 7160, 4104), (1000, 2504, 8200), (1000, 1784, 36000)])
+@pytest.mark.parametrize("dtype", [BFLOAT16, HALF])
+def test_warps_of_their_own_share_the_tiles_of_the_last_wave(shape: tuple[int, int, int], dtype: DType) -> None:
+    """By halves of a tile; three programs for two tiles; many programs for four tiles."""
+    m, n, k = shape
+    region, device = scaled(m, n, k, dtype, True, False), cuda_devices()[0]
+    tile = {**TILE, "BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_stages": 3, "SPLIT_N": 2, "PROGRAMS": 1}
+    config = tuple({**tile, "SHARED_TAIL": 1, "SPECIALISTS": 1}.items())
+    found = ENGINE.match(region, device)
+    assert not isinstance(found, Support)
+    steps = found[0].emit(found[1], config).steps
+    assert any(getattr(step, "is_gluon", False) and getattr(step, "is_cooperative", False) for step in steps)
+    run_checked(region, config)
+
+
 def float_product(m: int, n: int, k: int) -> Region:
     d = made.Draft(2)
     d.store(d.op("matmul", d.load((m, k), FLOAT), d.load((k, n), FLOAT)))

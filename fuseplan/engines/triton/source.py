@@ -27,6 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 """
 INDEX_BITS = "INDEX_BITS"
+Arguments = list[str | tuple[str, ...]]  # what a main loop takes: parameters, and tuples of them
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class Entry:
         arguments: what the main loop takes before the constants: parameters, or tuples of them
         constants: compile-time parameters of both, `INDEX_BITS` aside
         is_gluon: whether the file, and so the whole text, is Gluon
+        base: a file whose functions it calls as well, and whose holes are its own
     """
 
     file: str
@@ -99,6 +101,7 @@ class Entry:
     arguments: Sequence[str | tuple[str, ...]]
     constants: Sequence[tuple[str, int]] = ()
     is_gluon: bool = False
+    base: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,10 +145,11 @@ def _as_gluon(source: str) -> str:
 def _texts(entry: Entry, functions: Sequence[Function]) -> dict[str, str]:
     """Helpers and the file's functions by name, in order, with holes filled."""
     texts = {name: f"{function.text}\n" for name, function in file_functions("helpers").items()}
-    for name, function in file_functions(entry.file).items():
-        assert name not in texts, name
-        filled = [f for f in functions if f.hole == name]
-        texts.update({f.name: f.text(entry.file) for f in filled} if filled else {name: f"{function.text}\n"})
+    for file in filter(None, (entry.base, entry.file)):
+        for name, function in file_functions(file).items():
+            assert name not in texts, name
+            filled = [f for f in functions if f.hole == name]
+            texts.update({f.name: f.text(file) for f in filled} if filled else {name: f"{function.text}\n"})
     return texts
 
 

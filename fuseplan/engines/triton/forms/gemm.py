@@ -46,6 +46,8 @@ class GemmForm:
 
     def configs(self, schedule: GemmSchedule) -> KnobSpace:
         best = tiles.candidates(schedule)[:_MAX_CONFIGS]
+        if all(t.maps for t in best):
+            best = best[: _MAX_CONFIGS - 1] + tiles.through_pointers(schedule)
         configs = [{**t.knobs, "GROUP_M": 8} for t in best]
         if schedule.region.graph.is_dynamic:
             return listed(configs)

@@ -102,23 +102,59 @@ def part_of(x, PART: gl.constexpr, PARTS: gl.constexpr):
 
 
 @gluon.jit
+def load_steps(  # table
+    a_params, b_params, a_tiles, b_tiles, full, empty, pid_m, pid_n, count, first, last, NUM_BYTES: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+):  # fmt: skip
+    """Load some steps of a tile: stages in turn, each once both groups have left it."""
+    STAGES: gl.constexpr = b_tiles.type.shape[0]
+    for step in range(first, last):
+        stage = count % STAGES
+        mbarrier.wait(empty.index(stage), ((count // STAGES) & 1) ^ 1)
+        mbarrier.expect(full.index(stage), NUM_BYTES)
+        load_a(a_params, pid_m * 128, step * BLOCK_K, full.index(stage), a_tiles.index(2 * stage))
+        load_a(a_params, pid_m * 128 + 64, step * BLOCK_K, full.index(stage), a_tiles.index(2 * stage + 1))
+        load_b(b_params, pid_n * BLOCK_N, step * BLOCK_K, full.index(stage), b_tiles.index(stage))
+        count += 1
+
+
+@gluon.jit
 def load_tiles(  # table
     a_params, b_params, a_tiles, b_tiles, full, empty, tiles_m, tiles_n, steps, NUM_BYTES: gl.constexpr,
     BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
 ):  # fmt: skip
-    """The warp that loads: stages in turn, each once both groups have left it."""
-    STAGES: gl.constexpr = b_tiles.type.shape[0]
+    """The warp that loads."""
     count = 0
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         pid_m, pid_n = place_of(tile, tiles_m, tiles_n, GROUP_M)
-        for step in range(steps):
-            stage = count % STAGES
-            mbarrier.wait(empty.index(stage), ((count // STAGES) & 1) ^ 1)
-            mbarrier.expect(full.index(stage), NUM_BYTES)
-            load_a(a_params, pid_m * 128, step * BLOCK_K, full.index(stage), a_tiles.index(2 * stage))
-            load_a(a_params, pid_m * 128 + 64, step * BLOCK_K, full.index(stage), a_tiles.index(2 * stage + 1))
-            load_b(b_params, pid_n * BLOCK_N, step * BLOCK_K, full.index(stage), b_tiles.index(stage))
-            count += 1
+        load_steps(
+            a_params, b_params, a_tiles, b_tiles, full, empty, pid_m, pid_n, count, 0, steps, NUM_BYTES,
+            BLOCK_N, BLOCK_K,
+        )  # fmt: skip
+        count += steps
+
+
+@gluon.jit
+def sums_over(  # table
+    GROUP: gl.constexpr, a_tiles, b_tiles, full, empty, count, first, last, BLOCK_N: gl.constexpr
+):  # fmt: skip
+    """A group's sums of a tile over some steps: a stage is free again when the product after its own has begun."""
+    STAGES: gl.constexpr = b_tiles.type.shape[0]
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16]
+    )
+    acc = gl.zeros((64, BLOCK_N), gl.float32, LAYOUT)
+    for step in range(first, last):
+        stage = count % STAGES
+        mbarrier.wait(full.index(stage), (count // STAGES) & 1)
+        a, b = tile_a(a_tiles.index(2 * stage + GROUP)), tile_b(b_tiles.index(stage))
+        acc = warpgroup_mma(a, b, acc, use_acc=step > first, is_async=True)
+        acc = warpgroup_mma_wait(1, (acc,))
+        mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), count=1, pred=step > first)
+        count += 1
+    acc = warpgroup_mma_wait(0, (acc,))
+    mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), count=1)
+    return acc
 
 
 @gluon.jit
@@ -126,29 +162,16 @@ def multiply_tiles(  # table
     GROUP: gl.constexpr, params, staging, a_tiles, b_tiles, full, empty, n_m, n_n, tiles_m, tiles_n, steps,
     BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, PARTS: gl.constexpr,
 ):  # fmt: skip
-    """A group that multiplies: a stage is free again when the product after its own has begun."""
-    STAGES: gl.constexpr = b_tiles.type.shape[0]
+    """A group that multiplies."""
     PART_N: gl.constexpr = BLOCK_N // PARTS
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16]
-    )
     PART_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, PART_N, 16]
     )
     count = 0
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        acc = gl.zeros((64, BLOCK_N), gl.float32, LAYOUT)
         pid_m, pid_n = place_of(tile, tiles_m, tiles_n, GROUP_M)
-        for step in range(steps):
-            stage = count % STAGES
-            mbarrier.wait(full.index(stage), (count // STAGES) & 1)
-            a, b = tile_a(a_tiles.index(2 * stage + GROUP)), tile_b(b_tiles.index(stage))
-            acc = warpgroup_mma(a, b, acc, use_acc=step > 0, is_async=True)
-            acc = warpgroup_mma_wait(1, (acc,))
-            mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), count=1, pred=step > 0)
-            count += 1
-        acc = warpgroup_mma_wait(0, (acc,))
-        mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), count=1)
+        acc = sums_over(GROUP, a_tiles, b_tiles, full, empty, count, 0, steps, BLOCK_N)
+        count += steps
         m0 = pid_m * 128 + GROUP * 64
         m = (m0 + gl.arange(0, 64, layout=gl.SliceLayout(1, PART_LAYOUT)))[:, None]
         for PART in gl.static_range(PARTS):

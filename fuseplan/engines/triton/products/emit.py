@@ -11,14 +11,13 @@ from fuseplan.dtypes import FLOAT
 from fuseplan.engines.triton.body import Body, TileAxis, needed_for
 from fuseplan.engines.triton.kernel import Emitted, Fill, Kernel, ParamList
 from fuseplan.engines.triton.layout import is_adjacent
-from fuseplan.engines.triton.products.schedule import DotOperand, GemmSchedule, behind
+from fuseplan.engines.triton.products.schedule import DotOperand, GemmSchedule, Shares, behind
 from fuseplan.engines.triton.products.special import SpecialEmitter
-from fuseplan.engines.triton.products.tiles import Shares, Tile, shares_of
+from fuseplan.engines.triton.products.tiles import Tile, shares_of
 from fuseplan.engines.triton.products.views import TileBody
-from fuseplan.engines.triton.source import Entry, Function, KernelText, kernel_text, tuple_text
+from fuseplan.engines.triton.source import Arguments, Entry, Function, KernelText, kernel_text, tuple_text
 
 _CONSTANTS = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
-Arguments = list[str | tuple[str, ...]]
 _JOIN_ELEMENTS = 8192  # of all parts that a program of the second kernel holds
 
 
@@ -37,7 +36,7 @@ class GemmEmitter:
     def emit(self) -> Emitted:
         """The kernels, with others for addresses that tensor maps do not take."""
         if self.knobs["SPECIALISTS"]:
-            steps = SpecialEmitter(self.schedule, self.knobs).emit()
+            steps = SpecialEmitter(self.schedule, self.knobs, self.shares).emit()
         elif self.knobs["SPLIT_K"] > 1:
             steps = self._split()
         elif self.shares is not None:
@@ -81,13 +80,7 @@ class GemmEmitter:
         keep, add = self._keep_shared(offset), self._shared_sums(offset)
         arguments: Arguments = [load_a.params.names, load_b.params.names, keep.params.names, epilogue.params.names]
         arguments += [params.scratch(flags, "i32"), *map(self._extent, "mnk")]
-        numbers = {
-            "n_whole": shares.whole,
-            "n_groups": shares.groups,
-            "n_tiles": shares.tiles,
-            "n_shares": shares.shares,
-        }
-        arguments += [params.number(name, value, "i32") for name, value in numbers.items()]
+        arguments += shares.numbers(params)
         constants = (*((c, knobs[c]) for c in _CONSTANTS), ("SPLIT_N", self.split_n))
         functions = [load_a, load_b, self._zeros(), self._add_products(), keep, add, epilogue]
         text = kernel_text(Entry("gemm", "share_of_products", arguments, constants), functions, params)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from fuseplan.codegen.triton_expr import FP8_TYPES
 from fuseplan.dtypes import BFLOAT16, FLOAT, HALF, DType
 from fuseplan.engines.triton.atomic import AtomicReductions
 from fuseplan.engines.triton.body import needed_for
-from fuseplan.ir.region import Region
+from fuseplan.engines.triton.kernel import ParamList
+from fuseplan.ir.region import Operand, Region
 from fuseplan.runtime.device import Device
 
 
@@ -18,6 +19,20 @@ class DotOperand:
 
     value: int
     dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How programs share the tiles that are left behind `whole` ones: see `kernels/gemm.py`."""
+
+    whole: int
+    groups: int
+    tiles: int
+    shares: int
+
+    def numbers(self, params: ParamList) -> list[str]:
+        """Parameters of a kernel with these numbers."""
+        return [params.number(f"n_{name}", n, "i32") for name, n in asdict(self).items()]
 
 
 @dataclass(frozen=True)
@@ -50,11 +65,10 @@ class GemmSchedule:
         return max(o.dtype.itemsize for o in (*self.left, *self.right))
 
     @property
-    def output_itemsize(self) -> int:
-        """Bytes of an element of the widest output that is a whole tile, 0 if there is none."""
-        outputs = {operand for _, operand in self.region.stores}
-        sizes = [o.dtype.itemsize for n, o in enumerate(self.region.operands) if n in outputs and self.is_tile(o.dim)]
-        return max(sizes, default=0)
+    def tile_outputs(self) -> list[Operand]:
+        """Outputs that are whole tiles."""
+        outputs = [self.region.operands[n] for n in sorted({operand for _, operand in self.region.stores})]
+        return [o for o in outputs if self.is_tile(o.dim)]
 
     def is_tile(self, dim: tuple[int, ...]) -> bool:
         """Whether dims extend over the rows and the columns of the products."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from fuseplan.codegen import triton_expr as expr
 from fuseplan.codegen.axes import MergedAxis
 from fuseplan.dtypes import BFLOAT16, HALF
 from fuseplan.engines.triton.body import Body, TileAxis
-from fuseplan.engines.triton.kernel import Emitted, Kernel, ParamList
+from fuseplan.engines.triton.kernel import Emitted, Fill, Kernel, ParamList
 from fuseplan.engines.triton.layout import index_bits
-from fuseplan.engines.triton.products.schedule import DotOperand, GemmSchedule, behind
+from fuseplan.engines.triton.products.schedule import DotOperand, GemmSchedule, Shares, behind
 from fuseplan.engines.triton.products.views import TileBody, mapped_tile
-from fuseplan.engines.triton.source import Entry, Function, kernel_text, tuple_text
+from fuseplan.engines.triton.source import Arguments, Entry, Function, kernel_text, tuple_text
 from fuseplan.ir.region import Region
 
 ROWS, GROUP_ROWS = 128, 64  # of a tile, and of a group of warps
+_FLAGS = 128  # of a group of warps and a tile: one for each thread
 _SM = 90
 
 
@@ -70,26 +72,43 @@ class _StagedBody(TileBody):
 
 
 class SpecialEmitter:
-    """The kernel of a schedule under one config."""
+    """The kernel of a schedule under one config.
 
-    def __init__(self, schedule: GemmSchedule, knobs: Mapping[str, int]) -> None:
-        self.schedule, self.region, self.knobs = schedule, schedule.region, knobs
+    Args:
+        shares: of the last tiles, if programs share them
+    """
+
+    def __init__(self, schedule: GemmSchedule, knobs: Mapping[str, int], shares: Shares | None) -> None:
+        self.schedule, self.region, self.knobs, self.shares = schedule, schedule.region, knobs, shares
         self.params = ParamList(schedule.region)
 
     def emit(self) -> Emitted:
         schedule, knobs = self.schedule, self.knobs
         loads = [*self._operand("a", schedule.left[0]), *self._operand("b", schedule.right[0])]
         epilogue, staging = self._epilogue()
-        arguments = [loads[0].params.names, loads[2].params.names, epilogue.params.names]
+        operands, names = [loads[0].params.names, loads[2].params.names], epilogue.params.names
         extents = [self.params.number(f"n_{axis}", getattr(schedule, axis)) for axis in "mnk"]
         constants = [(name, knobs[name]) for name in ("BLOCK_N", "BLOCK_K")]
-        constants += [("STAGES", knobs["num_stages"]), ("GROUP_M", knobs["GROUP_M"]), ("PARTS", knobs["SPLIT_N"])]
-        entry = Entry("special", "tiles_by_specialists", [*arguments, *extents], constants, is_gluon=True)
-        text = kernel_text(entry, [*loads, staging, epilogue], self.params)
-        tiles = -(-schedule.m // ROWS) * -(-schedule.n // knobs["BLOCK_N"])
-        programs = min(tiles, max(1, schedule.device.sm_count))
-        kernel = Kernel("special", text.source, text.params, text.constants, programs, 4, is_gluon=True)
-        return Emitted((kernel,))
+        constants += [("STAGES", knobs["num_stages"]), ("GROUP_M", knobs["GROUP_M"])]
+        tiles, programs = -(-schedule.m // ROWS) * -(-schedule.n // knobs["BLOCK_N"]), max(1, schedule.device.sm_count)
+        shares, functions = self.shares, [*loads, staging, epilogue]
+        if shares is None:
+            constants.append(("PARTS", knobs["SPLIT_N"]))
+            arguments: Arguments = [*operands, names, *extents]
+            entry = Entry("special", "tiles_by_specialists", arguments, constants, is_gluon=True)
+            return Emitted((self._kernel(entry, functions, min(tiles, programs)),))
+        words = 2 * _FLAGS * max(programs, tiles - shares.whole)
+        kept = (self.params.scratch(4 * words, "fp32"), self.params.scratch(0, "i32"))
+        extents += shares.numbers(self.params)
+        constants.append(("HALVES", int((shares.tiles, shares.shares) == (1, 2))))
+        arguments = [*operands, kept, names, *extents]
+        entry = Entry("special_shares", "shares_by_specialists", arguments, constants, is_gluon=True, base="special")
+        kernel = replace(self._kernel(entry, functions, programs), is_cooperative=True)
+        return Emitted((Fill(-1, 0, 0, words), kernel), 4 * words + 4 * programs * ROWS * knobs["BLOCK_N"])
+
+    def _kernel(self, entry: Entry, functions: Sequence[Function], programs: int) -> Kernel:
+        text = kernel_text(entry, functions, self.params)
+        return Kernel(entry.file, text.source, text.params, text.constants, programs, 4, is_gluon=True)
 
     def _axes(self, names: str) -> list[TileAxis]:
         extents = {"m": self.schedule.m, "n": self.schedule.n, "k": self.schedule.k}

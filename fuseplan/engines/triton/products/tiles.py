@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from fuseplan.codegen.axes import MergedAxis, merge
 from fuseplan.engines.triton.body import TileAxis
-from fuseplan.engines.triton.products.schedule import DotOperand, GemmSchedule, behind
+from fuseplan.engines.triton.products.schedule import DotOperand, GemmSchedule, Shares, behind
 from fuseplan.engines.triton.products.special import special_gap
 from fuseplan.engines.triton.products.views import mapped_tile
 
@@ -54,16 +53,6 @@ class Tile(NamedTuple):
 KNOBS = tuple([name if name.startswith("num_") else name.upper() for name in Tile._fields])
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """How programs share the tiles that are left behind `whole` ones: see `kernels/gemm.py`."""
-
-    whole: int
-    groups: int
-    tiles: int
-    shares: int
-
-
 # table: tiles through pointers, large first
 _HALF_TILES = (
     (128, 256, 64, 8, 3, 2), (128, 128, 64, 8, 4, 1), (128, 128, 64, 4, 3, 2), (128, 256, 64, 8, 4, 2),
@@ -84,10 +73,10 @@ _SPECIAL_TILES = tuple(
 _MAP_TILES = (
     (128, 256, 64, 8, 3, 1, 0, 1, 1), (128, 256, 64, 8, 3, 2, 0, 1, 1), (128, 256, 64, 8, 4, 2, 0, 1, 1),
     (128, 128, 64, 8, 4, 1, 0, 1, 1), (128, 128, 64, 4, 3, 2, 0, 1, 0), (128, 256, 64, 8, 3, 2, 0, 1, 0),
-    (128, 128, 64, 8, 4, 1, 0, 1, 0), (64, 128, 64, 4, 4, 1, 0, 1, 0), (64, 128, 128, 4, 4, 1, 0, 1, 0),
-    (64, 64, 128, 4, 6, 1, 0, 1, 0), (64, 64, 128, 4, 5, 1, 1, 1, 0), (64, 64, 64, 4, 4, 1, 0, 1, 0),
-    (16, 64, 128, 4, 8, 1, 1, 1, 0), (16, 64, 256, 4, 4, 1, 1, 1, 0), (32, 64, 128, 4, 6, 1, 1, 1, 0),
-    (32, 64, 64, 4, 4, 1, 1, 1, 0),
+    (128, 128, 64, 8, 3, 1, 0, 1, 0), (128, 128, 64, 8, 4, 1, 0, 1, 0), (64, 128, 64, 4, 4, 1, 0, 1, 0),
+    (64, 128, 128, 4, 4, 1, 0, 1, 0), (64, 64, 128, 4, 6, 1, 0, 1, 0), (64, 64, 128, 4, 5, 1, 1, 1, 0),
+    (64, 64, 64, 4, 4, 1, 0, 1, 0), (16, 64, 128, 4, 8, 1, 1, 1, 0), (16, 64, 256, 4, 4, 1, 1, 1, 0),
+    (32, 64, 128, 4, 6, 1, 1, 1, 0), (32, 64, 64, 4, 4, 1, 1, 1, 0),
 )  # fmt: skip
 # table: values of knobs that a tuner tries
 VALUES = {
@@ -97,7 +86,7 @@ VALUES = {
     "FLOAT_PARTS": (0, 1), "SHARED_TAIL": (0, 1), "SPECIALISTS": (0, 1),
 }  # fmt: skip
 _MAPPED_SM = 9  # major version; newer ones keep sums elsewhere, and these tiles are not measured there
-_SPECIALISTS = (128, 256, 4, 0, 1, 1, 1, 0, 0)  # their BLOCK_M, BLOCK_N, num_warps, SWAP to SHARED_TAIL
+_SPECIALISTS = (128, 256, 4, 0, 1, 1, 1, 0)  # their BLOCK_M, BLOCK_N, num_warps, SWAP to FLOAT_PARTS
 _ACCUMULATORS = 128 * 256  # elements of all accumulators of a program that its registers hold
 _FEW_VALUES = 3
 _MAX_GROUP, _LEAST_SHARED, _LEAST_SAVING, _SHARE_US = 32, 32, 0.05, 3.0  # of shared tiles: see `shares_of`
@@ -105,12 +94,14 @@ _MAX_PARTS, _LEAST_STEPS = 64, 4  # parts of K, and steps of each
 
 _TENSOR_CORE_GAIN = 12.0  # rate of half-type matrix units over float32 lanes, H100 and H200
 _SPECIAL_GAIN = 1.02  # of the rate where loads and products have warps of their own
+_POINTERS_GAIN = 0.9  # of the rate where operands come through pointers
 _PARTS_GAIN = 1.2  # the same for float32 operands in parts: six products, and cutting
 _L2_BYTES_PER_US = 110e3  # that a multiprocessor loads, H200
 _NOT_HIDDEN = 0.25  # of the shorter one of memory time and work
 _STEP_US = 0.03  # of a step along K, whatever it does
 _OUTSIDE = 4  # a row outside of a tensor map costs the copy engine this many times one inside
 _LAUNCH_US, _FILL_US, _STORE_BYTES_PER_US = 2.5, 1.2, 100e3  # of a kernel; of its first loads; of an epilogue
+_HEAVY_PER_US, _BUSY_WARPS = 14e3, 16  # elements that a multiprocessor finishes where that is work; warps it takes
 _RATES = ((256, 1.0), (128, 0.92), (64, 0.75), (32, 0.5), (16, 0.3))  # of matrix units, by columns of an instruction
 _MAX_RESIDENT, _SHARED_BYTES, _REGISTERS, _RESERVED = 8, 228 << 10, 65536, 1024
 
@@ -124,14 +115,21 @@ def candidates(schedule: GemmSchedule) -> list[Tile]:
     return sorted(found, key=lambda t: tile_us(t, schedule))
 
 
-def _fitting(schedule: GemmSchedule) -> list[Tile]:
+def through_pointers(schedule: GemmSchedule) -> list[Tile]:
+    """The cheapest tile without tensor maps, in a list: a caller can launch its kernel with nothing but addresses."""
+    return sorted((t for t in _plain(schedule) if not tile_gap(t, schedule)), key=lambda t: tile_us(t, schedule))[:1]
+
+
+def _plain(schedule: GemmSchedule) -> list[Tile]:
     if schedule.has_matrix_units:
-        plain = [Tile(*t) for t in _HALF_TILES]
-    else:
-        plain = [Tile(*t, float_parts=1) for t in _FLOAT_PART_TILES] + [Tile(*t) for t in _FLOAT_TILES]
+        return [Tile(*t) for t in _HALF_TILES]
+    return [Tile(*t, float_parts=1) for t in _FLOAT_PART_TILES] + [Tile(*t) for t in _FLOAT_TILES]
+
+
+def _fitting(schedule: GemmSchedule) -> list[Tile]:
     mapped = [t for t in (*_SPECIAL_TILES, *(Tile(*made) for made in _MAP_TILES)) if can_map(t, schedule)]
     lean = [t for t in mapped if not (_is_heavy(schedule) and (t.programs or _fills_registers(t)))]
-    fitting = [t for t in lean or plain if not tile_gap(t, schedule)]
+    fitting = [t for t in lean or _plain(schedule) if not tile_gap(t, schedule)]
     return fitting or [_LEAST_TILE]
 
 
@@ -152,10 +150,10 @@ def _splits(tile: Tile, schedule: GemmSchedule) -> list[Tile]:
     """A tile with every number of parts of K that may pay, and with a shared tail where it may."""
     programs, steps = _num_tiles(tile, schedule), -(-schedule.k // tile.block_k)
     found, parts = [tile], 2
-    if tile.specialists:
-        return found
     if shares_of(tile, schedule) is not None:
         found.append(tile._replace(shared_tail=1))
+    if tile.specialists:
+        return found
     size = schedule.batch * schedule.m * schedule.n * len(schedule.pairs)
     while parts <= min(_MAX_PARTS, steps // _LEAST_STEPS) and parts * size < 2**30:
         if programs * parts > 2 * schedule.device.sm_count:
@@ -169,11 +167,7 @@ def shares_of(tile: Tile, schedule: GemmSchedule) -> Shares | None:
     """How the tiles of the last wave are shared; None where that saves little or is not possible."""
     programs, tiles = schedule.device.sm_count, _num_tiles(tile, schedule)
     steps, left = -(-schedule.k // tile.block_k), tiles % programs
-    if (
-        (tile.programs, tile.split_n, tile.split_k, tile.swap, tile.specialists) != (1, 2, 1, 0, 0)
-        or not left
-        or steps < _LEAST_SHARED
-    ):
+    if (tile.programs, tile.split_n, tile.split_k, tile.swap) != (1, 2, 1, 0) or not left or steps < _LEAST_SHARED:
         return None
     step_us, best, least = step_us_of(tile, schedule), None, (1 - _LEAST_SAVING) * steps
     for group in range(1, min(left, _MAX_GROUP) + 1):
@@ -192,10 +186,14 @@ def tile_gap(tile: Tile, schedule: GemmSchedule) -> str:
     if needed > limit:
         return f"its tiles take {needed} bytes of shared memory, a block has {limit}"
     if tile.specialists:
-        is_known = tile[:2] + tile[3:4] + tile[6:12] == _SPECIALISTS
-        return special_gap(schedule) if is_known else "warps of their own for loads and products have other tiles"
-    if tile.block_m * tile.block_n * len(schedule.pairs) > tile.num_warps * _ACCUMULATORS // 8:
-        return f"{tile.num_warps} warps do not hold {len(schedule.pairs)} x {tile.block_m} x {tile.block_n} sums"
+        is_known = tile[:2] + tile[3:4] + tile[6:11] == _SPECIALISTS
+        if not is_known:
+            return "warps of their own for loads and products have other tiles"
+        if reason := special_gap(schedule):
+            return reason
+    warps = tile.num_warps * (2 if tile.specialists else 1)
+    if tile.block_m * tile.block_n * len(schedule.pairs) > warps * _ACCUMULATORS // 8:
+        return f"{warps} warps do not hold {len(schedule.pairs)} x {tile.block_m} x {tile.block_n} sums"
     if tile.maps and not can_map(tile, schedule):
         return "tensor maps do not reach its operands"
     if tile.shared_tail and shares_of(tile, schedule) is None:
@@ -230,11 +228,17 @@ def _axis(place: int, extent: int) -> TileAxis:
 
 
 def gemm_shared_bytes(tile: Tile, schedule: GemmSchedule) -> int:
-    """Shared memory of a tile: load buffers, and beside them, where programs go on to a next tile, the stored one."""
+    """Shared memory of a tile: load buffers, and beside them, where programs go on to a next tile, the stored one.
+
+    Where loads and products have warps of their own, each output that lies by rows has room for itself.
+    """
     m, n, k = tile[:3]
     loads = (len(schedule.left) * m * k + len(schedule.right) * k * n) * schedule.itemsize * tile.num_stages
     parts = 3 * 2 * k * (m + n) if tile.float_parts else 0
-    stored = m * n // tile.split_n * schedule.output_itemsize + 1024 if tile.programs else 0
+    size = max((o.dtype.itemsize for o in schedule.tile_outputs), default=0)
+    if tile.specialists:
+        size = sum(o.dtype.itemsize for o in schedule.tile_outputs if o.stride[-1] == 1)
+    stored = m * n // tile.split_n * size + 1024 if tile.programs else 0
     return loads + parts + stored
 
 
@@ -260,6 +264,8 @@ def tile_us(tile: Tile, schedule: GemmSchedule) -> float:
         busiest = shares.whole // sms + shares.tiles / shares.shares
         launches, work_us = launches + 1, _SHARE_US * shares.shares
     epilogue_us = products * m * n * 4 / _STORE_BYTES_PER_US * (0.3 if resident > 1 else 1.0)
+    if _is_heavy(schedule):
+        epilogue_us += products * m * n / _HEAVY_PER_US / min(1.0, resident * tile.num_warps / _BUSY_WARPS)
     work_us += busiest * (steps * step_us_of(tile, schedule) + epilogue_us) + _FILL_US * (
         1 if tile.programs else rounds
     )
@@ -293,6 +299,7 @@ def _matrix_us(tile: Tile, schedule: GemmSchedule) -> float:
     height = max(64, n if tile.swap else m)
     gain = _TENSOR_CORE_GAIN if schedule.has_matrix_units else _PARTS_GAIN
     gain *= _SPECIAL_GAIN if tile.specialists else 1.0
+    gain *= _POINTERS_GAIN if schedule.has_matrix_units and not tile.maps else 1.0
     return 2.0 * height * width * k * len(schedule.pairs) / (peak * gain * rate)
 
 
