@@ -143,7 +143,7 @@ def _thread_bytes(schedule: Bf16Schedule) -> int:
     """What the kernel's `memory_of` lays out."""
     products = len(schedule.blocks.region.anchors)
     panels = products * schedule.depth_block * _BLOCK * BFLOAT16.itemsize
-    sums = (products * _TILE_ROWS * _BLOCK + schedule.num_sums) * FLOAT.itemsize
+    sums = (2 * products * _TILE_ROWS * _BLOCK + schedule.num_sums) * FLOAT.itemsize
     row_bytes = (schedule.depth_block + _ROW_GAP) * BFLOAT16.itemsize
     position_bytes = 8 * len(schedule.blocks.labels)
     return panels + sums + schedule.chunk_rows * (products * row_bytes + position_bytes)

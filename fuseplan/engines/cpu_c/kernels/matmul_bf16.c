@@ -186,7 +186,7 @@ INLINE uint32_t *panel_of(const struct args *p, const struct memory *m, const in
 INLINE struct memory memory_of(const struct args *p, const struct args *block, void *scratch, struct lanes *lanes) {
   struct memory m = {.panels = scratch, .lanes = lanes, .block = block};
   m.sums = (ACC *)panel_of(p, &m, PRODUCTS);
-  m.kept = m.sums + TILE_SUMS;
+  m.kept = m.sums + 2 * TILE_SUMS;
   m.rows = (FACTOR *)(m.kept + num_sums(p));
   m.positions = (struct position *)(m.rows + PRODUCTS * chunk_rows(p) * row_stride(p));
   return m;
@@ -300,6 +300,26 @@ INLINE struct rows rows_at(const struct args *p, const struct position *at, cons
   return (struct rows){buffer, row_stride(p)};
 }
 
+/* A tile of sums whose rows are being finished: from `done` on, they are still to be handed to the epilogue. */
+struct unfinished {
+  const struct args *block;
+  struct lanes *lanes;
+  const struct position *at;
+  ACC *sums;
+  int64_t done, num_rows, first, width;
+};
+
+/* Apart from the main loop and with a block of its own, as in matmul.c. */
+static NOINLINE void finish_rows(struct unfinished *tile, int64_t count) {
+  const struct args p = *tile->block;
+  const int64_t past = min_of(tile->num_rows, tile->done + count);
+  for (int64_t r = tile->done; r < past; ++r) {
+    const struct position row = tile->at[r];
+    epilogue(&p, &row, tile->first, tile->width, (ACC(*)[BLOCK])tile->sums + r * PRODUCTS, tile->lanes);
+  }
+  tile->done = past;
+}
+
 #ifndef BF16_OPERATIONS /* a test has others */
 /* The assembler's text: gcc takes its own functions for ones that do not touch memory. */
 #define LOAD_CONFIG(config) __asm__ volatile("ldtilecfg %0" ::"m"(config))
@@ -328,8 +348,11 @@ INLINE void begin_tiles(void) {
 
 INLINE void end_tiles(void) { RELEASE_TILES(); }
 
-/* Sums of a tile over some steps, in four registers; the lower half has no rows if there are few. */
-INLINE void multiply_halves(int64_t steps, struct rows a, const uint32_t *panel, ACC *sums, const int has_lower) {
+/* Sums of a tile over some steps, in four registers; the lower half has no rows if there are few. Loads of tiles take
+ * so long that rows of the tile before are finished meanwhile, some at each step. */
+INLINE void multiply_halves(int64_t steps, struct rows a, const uint32_t *panel, ACC *sums, struct unfinished *before,
+                            const int has_lower) {
+  const int64_t share = (before->num_rows - before->done + steps - 1) / steps;
   const FACTOR *lower = a.at + TILE_ROWS / 2 * a.stride;
   ZERO_TILE(0);
   ZERO_TILE(1);
@@ -341,10 +364,12 @@ INLINE void multiply_halves(int64_t steps, struct rows a, const uint32_t *panel,
     MULTIPLY_TILES(0, 4, 6);
     LOAD_TILE(7, panel + BLOCK / 2, 4 * BLOCK);
     MULTIPLY_TILES(1, 4, 7);
-    if (!has_lower) continue;
-    LOAD_TILE(5, lower, 2 * a.stride);
-    MULTIPLY_TILES(2, 5, 6);
-    MULTIPLY_TILES(3, 5, 7);
+    if (has_lower) {
+      LOAD_TILE(5, lower, 2 * a.stride);
+      MULTIPLY_TILES(2, 5, 6);
+      MULTIPLY_TILES(3, 5, 7);
+    }
+    if (share > 0) finish_rows(before, share);
   }
   const int64_t row_bytes = PRODUCTS * BLOCK * (int64_t)sizeof(ACC);
   STORE_TILE(0, sums, row_bytes);
@@ -355,11 +380,12 @@ INLINE void multiply_halves(int64_t steps, struct rows a, const uint32_t *panel,
   STORE_TILE(3, sums + BLOCK / 2, row_bytes);
 }
 
-static NOINLINE void multiply_tile(int64_t num_rows, int64_t steps, struct rows a, const uint32_t *panel, ACC *sums) {
+static NOINLINE void multiply_tile(int64_t num_rows, int64_t steps, struct rows a, const uint32_t *panel, ACC *sums,
+                                   struct unfinished *before) {
   if (num_rows > TILE_ROWS / 2)
-    multiply_halves(steps, a, panel, sums, 1);
+    multiply_halves(steps, a, panel, sums, before, 1);
   else
-    multiply_halves(steps, a, panel, sums, 0);
+    multiply_halves(steps, a, panel, sums, before, 0);
 }
 
 #else
@@ -368,7 +394,9 @@ static NOINLINE void multiply_tile(int64_t num_rows, int64_t steps, struct rows 
 INLINE void begin_tiles(void) {}
 INLINE void end_tiles(void) {}
 
-static NOINLINE void multiply_tile(int64_t num_rows, int64_t steps, struct rows a, const uint32_t *panel, ACC *sums) {
+static NOINLINE void multiply_tile(int64_t num_rows, int64_t steps, struct rows a, const uint32_t *panel, ACC *sums,
+                                   struct unfinished *before) {
+  (void)before;
   for (int64_t r = 0; r < num_rows; r += ROWS, a.at += ROWS * a.stride, sums += ROWS * PRODUCTS * BLOCK) {
     vec c[ROWS][BLOCK / LANES];
     UNROLL for (int i = 0; i < ROWS; ++i) UNROLL for (int v = 0; v < BLOCK / LANES; ++v) c[i][v] = (vec){0};
@@ -387,38 +415,31 @@ static NOINLINE void multiply_tile(int64_t num_rows, int64_t steps, struct rows 
 }
 #endif
 
-/* Apart from the main loop and with a block of its own, as in matmul.c. */
-static NOINLINE void finish_tile(const struct args *block, const struct position *at, int64_t num_rows, int64_t first,
-                                 int64_t width, ACC *sums, struct lanes *lanes) {
-  const struct args p = *block;
-  for (int64_t r = 0; r < num_rows; ++r) {
-    const struct position row = at[r];
-    epilogue(&p, &row, first, width, (ACC(*)[BLOCK])sums + r * PRODUCTS, lanes);
-  }
-}
-
-/* All rows with one panel, over a block of depth that starts at k; `kept` are the panel's sums of other blocks. */
+/* All rows with one panel, over a block of depth that starts at k; `kept` are the panel's sums of other blocks. The
+ * tile before the first one is in `tile`, and in the end the last one. */
 INLINE void multiply_panel(const struct args *p, const struct memory *m, struct rows (*rows)[NUM_TILES],
-                           int64_t num_rows, int64_t first, int64_t width, int64_t k, ACC *kept) {
+                           int64_t num_rows, int64_t first, int64_t width, int64_t k, ACC *kept,
+                           struct unfinished *tile) {
   const int is_last = k + depth_block(p) >= deepest(p);
   const int is_kept = deepest(p) > depth_block(p);
   for (int64_t r = 0; r < num_rows; r += TILE_ROWS, kept += TILE_SUMS) {
     const int64_t count = min_of(TILE_ROWS, num_rows - r);
-    ACC *sums = is_kept && k == 0 ? kept : m->sums;
+    ACC *sums = is_kept && k == 0 ? kept : tile->sums == m->sums ? m->sums + TILE_SUMS : m->sums;
 #define MULTIPLY(q)                                                                                              \
   if (k < depth(p, q))                                                                                           \
     multiply_tile(count, whole_steps(terms_at(p, q, k)) / STEP, rows[a_from(q)][r / TILE_ROWS], panel_of(p, m, q), \
-                  sums + q * BLOCK);
+                  sums + q * BLOCK, tile);
     EACH_PRODUCT(MULTIPLY)
+    finish_rows(tile, TILE_ROWS);
     if (is_kept && k > 0) {
-      sums = kept;
-#define ADD_TO_KEPT(q)                                                                                  \
-  if (k < depth(p, q))                                                                                  \
-    for (int64_t i = 0; i < count; ++i)                                                                 \
-      for (int64_t j = 0; j < BLOCK; ++j) kept[(i * PRODUCTS + q) * BLOCK + j] += m->sums[(i * PRODUCTS + q) * BLOCK + j];
+#define ADD_TO_KEPT(q)                                                                                       \
+  if (k < depth(p, q))                                                                                       \
+    for (int64_t i = 0; i < count; ++i)                                                                      \
+      for (int64_t j = 0; j < BLOCK; ++j) kept[(i * PRODUCTS + q) * BLOCK + j] += sums[(i * PRODUCTS + q) * BLOCK + j];
       EACH_PRODUCT(ADD_TO_KEPT)
+      sums = kept;
     }
-    if (is_last) finish_tile(m->block, m->positions + r, count, first, width, sums, m->lanes);
+    if (is_last) *tile = (struct unfinished){m->block, m->lanes, m->positions + r, sums, 0, count, first, width};
   }
 }
 
@@ -426,6 +447,7 @@ INLINE void multiply_panel(const struct args *p, const struct memory *m, struct 
 INLINE void multiply_group(const struct args *p, const struct memory *m, int64_t num_rows, int64_t first,
                            int64_t width) {
   struct rows rows[PRODUCTS][NUM_TILES];
+  struct unfinished tile = {.block = m->block};
   for (int64_t k = 0; k < deepest(p); k += depth_block(p)) {
     for (int64_t r = 0; r < num_rows; r += TILE_ROWS) {
 #define FACTORS_OF_ROWS(q)                                                                      \
@@ -445,9 +467,10 @@ INLINE void multiply_group(const struct args *p, const struct memory *m, int64_t
   }
       EACH_PRODUCT(PACK)
       const int64_t kept = c / BLOCK * (chunk_rows(p) / TILE_ROWS) * TILE_SUMS;
-      multiply_panel(p, m, rows, num_rows, first + c, columns, k, m->kept + kept);
+      multiply_panel(p, m, rows, num_rows, first + c, columns, k, m->kept + kept, &tile);
     }
   }
+  finish_rows(&tile, TILE_ROWS);
 }
 
 static NOINLINE void run_task(const struct args *block, int64_t t, void *scratch) {
