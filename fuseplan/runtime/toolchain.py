@@ -39,6 +39,7 @@ float fuseplan_trial(float x) { return sqrtf(x); }
 """
 _identified: dict[tuple[str, int, int], Compiler | ToolchainError] = {}
 _gaps: dict[tuple[Compiler, Path], str] = {}
+_assembled: dict[tuple[Compiler, str], bool] = {}
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,20 @@ def _try(compiler: Compiler) -> str:
         return f"{compiler.path} does not work: {problem.wrong}"
     root = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_float)(address)(4.0)
     return "" if root == 2.0 else f"{compiler.path} does not work: in what it compiles the root of 4 is {root}"
+
+
+def assembles(instruction: str) -> bool:
+    """Whether the compiler's assembler knows an instruction, which this CPU need not have. Tried once per compiler."""
+    if supply.is_given():
+        return True
+    with contextlib.suppress(ToolchainError):
+        key = find_compiler(), instruction
+        if key not in _assembled:
+            _assembled[key] = False
+            compile_shared(f'void fuseplan_trial(void) {{ __asm__("{instruction}"); }}\n', label="a trial program")
+            _assembled[key] = True
+        return _assembled[key]
+    return False
 
 
 def python_headers() -> str:

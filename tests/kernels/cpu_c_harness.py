@@ -27,7 +27,7 @@ from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import Artifact, Patch, PatchKind
 
 CPU = Device("cpu")
-BF16_OPERATIONS = str(Path(__file__).with_name("bf16_operations.h"))  # for kernels on CPUs without the instructions
+TILE_OPERATIONS = str(Path(__file__).with_name("tile_operations.h"))  # for kernels on CPUs without them
 Array = np.ndarray[Any, Any]
 _erf = np.frompyfunc(math.erf, 1, 1)
 

@@ -17,7 +17,7 @@ from fuseplan.engines.cpu_c.engine import FLAGS
 from fuseplan.ops.arrays import numpy_namespace
 from fuseplan.ops.casts import narrow
 from fuseplan.runtime.toolchain import find_compiler
-from tests.kernels.cpu_c_harness import BF16_OPERATIONS, run_team
+from tests.kernels.cpu_c_harness import TILE_OPERATIONS, run_team
 
 KERNELS = Path(__file__).parents[2] / "fuseplan" / "engines" / "cpu_c" / "kernels"
 Array = np.ndarray[Any, Any]
@@ -76,11 +76,10 @@ def test_matmul_alone_is_a_product(
     np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("has_tiles", [0, 1])
 @pytest.mark.parametrize(("a_form", "b_form"), [(3, 2), (2, 3), (1, 1), (0, 0)])
-def test_matmul_bf16_alone_is_a_product(tmp_path: Path, a_form: int, b_form: int, has_tiles: int) -> None:
+def test_matmul_bf16_alone_is_a_product(tmp_path: Path, a_form: int, b_form: int) -> None:
     """Factors lie along K or not, and are read where they are or one by one; what lies around them is NaN."""
-    macros = (f"-DA_FORM={a_form}", f"-DB_FORM={b_form}", f"-DHAS_TILES={has_tiles}", "-include", BF16_OPERATIONS)
+    macros = (f"-DA_FORM={a_form}", f"-DB_FORM={b_form}", "-include", TILE_OPERATIONS)
     function = load("matmul_bf16", "matmul_bf16", tmp_path, *macros)
     for m, k, depth_block in ((70, 96, 64), (19, 45, 64), (530, 33, 32)):
         n, num_tasks = 75, 3

@@ -24,7 +24,7 @@ from fuseplan.runtime.artifacts import symbol_address
 from fuseplan.runtime.device import Device
 from fuseplan.runtime.launch import Artifact, PatchKind
 from fuseplan.runtime.toolchain import KERNEL_FLAGS, compile_shared, find_compiler
-from tests.kernels.cpu_c_harness import BF16_OPERATIONS, CPU, RegionBuilder
+from tests.kernels.cpu_c_harness import CPU, TILE_OPERATIONS, RegionBuilder
 
 STORAGE_TYPES = (FLOAT, DOUBLE, HALF, BFLOAT16, INT8, UINT8, INT32, INT64, BOOLEAN)
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
@@ -117,17 +117,15 @@ REGIONS = {
     "matmul": matmul(FLOAT, FLOAT, None),
     "matmul-dot-half": matmul(HALF, FLOAT, (0, 1, 33)),
     "matmul-int8": matmul(INT8, INT32, None),
-    "matmul-bf16-tiles": matmul(BFLOAT16, FLOAT, None, 50, 32),
-    "matmul-bf16-pairs": matmul(BFLOAT16, FLOAT, (0, 1, 700), 21, 700),
+    "matmul-tiles": matmul(BFLOAT16, FLOAT, None, 50, 32),
+    "matmul-tiles-deep": matmul(BFLOAT16, FLOAT, (0, 1, 1100), 21, 1100),
     "conv-nhwc": conv(True, FLOAT, FLOAT),
     "conv-nchw": conv(False, FLOAT, FLOAT),
     "conv-nhwc-int8": conv(True, INT8, INT32),
     "conv-nchw-bf16": conv(False, BFLOAT16, FLOAT),
 }
-DEVICES = {
-    "matmul-bf16-tiles": Device("cpu", features=("amx_bf16", "amx_tile")),
-    "matmul-bf16-pairs": Device("cpu", features=("avx512_bf16",)),
-}  # of kernels that use what not every CPU has
+TILES = Device("cpu", features=("amx_bf16", "amx_tile"))
+DEVICES = dict.fromkeys(("matmul-tiles", "matmul-tiles-deep"), TILES)  # of kernels that use what not every CPU has
 
 
 def emit(region: Region, device: Device = CPU) -> Source:
@@ -219,14 +217,14 @@ SANITIZED = (
     "pointwise-FLOAT", "pointwise-HALF", "pointwise-INT32", "pointwise-INT64", "conversions-DOUBLE",
     "conversions-INT64", "conversions-HALF", "softmax", "softmax-bf16-two-axes", "columns-FLOAT", "columns-INT32",
     "softmax-long", "softmax-long-half", "norm-backward", "norm-backward-bf16", "columns-grouped", "one-sum",
-    "matmul", "matmul-dot-half", "matmul-int8", "conv-nhwc", "conv-nchw", "conv-nhwc-int8", "matmul-bf16-tiles",
-    "matmul-bf16-pairs",
+    "matmul", "matmul-dot-half", "matmul-int8", "conv-nhwc", "conv-nchw", "conv-nhwc-int8", "matmul-tiles",
+    "matmul-tiles-deep",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("half", ["own", pytest.param("compiler", marks=pytest.mark.full)])
 def test_kernels_run_clean_under_sanitizers(half: str, tmp_path: Path) -> None:
-    flags = ("-include", BF16_OPERATIONS, *(("-U__FLT16_MANT_DIG__",) if half == "own" else ()))
+    flags = ("-include", TILE_OPERATIONS, *(("-U__FLT16_MANT_DIG__",) if half == "own" else ()))
     files, main, calls = [], _MAIN, ""
     for name in SANITIZED if half == "own" else SANITIZED[1::5]:
         kernel = divided(name)

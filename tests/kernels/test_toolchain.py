@@ -46,6 +46,14 @@ def call(artifact_source: str, march: str, a: float, b: float, c: float) -> list
     return list(y)
 
 
+def test_instructions_that_the_assembler_knows_are_found_by_trying_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert toolchain.assembles("nop")
+    assert not toolchain.assembles("no such instruction")
+    monkeypatch.setattr(toolchain, "compile_shared", None)
+    assert toolchain.assembles("nop")
+    assert not toolchain.assembles("no such instruction")
+
+
 @pytest.mark.parametrize("march", ["native", "x86-64-v2"])
 def test_kernel_does_not_contract_and_computes_sqrt(march: str) -> None:
     if march != "native" and not device.is_x86():

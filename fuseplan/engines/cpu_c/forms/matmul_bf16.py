@@ -1,4 +1,4 @@
-"""Products of bfloat16 factors by the instructions of the CPU for them; otherwise as `matmul`."""
+"""Products of bfloat16 factors in tile registers (AMX); for the rest as `matmul`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ from fuseplan.engines.cpu_c.source import Source, assemble
 from fuseplan.engines.forms import NOT_THIS
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
+from fuseplan.runtime.toolchain import assembles
 
-#: table: instructions, best first: features of the CPU, and the share of the float32 peak that products reach
-_INSTRUCTIONS = (
-    (("amx_bf16", "amx_tile"), 6.0),
-    (("avx512_bf16",), 1.2),
-)
+FEATURES = ("amx_bf16", "amx_tile")  # of the CPU, that the kernel asks for
+_INSTRUCTION = "tdpbf16ps %tmm2, %tmm1, %tmm0"
+_SHARE = 3.0  # of the peak in float32, that products reach
 _BLOCK, _TILE_ROWS, _STEP, _ROW_GAP = 32, 32, 32, 32  # as in the kernel
 _CHUNK_ROWS = 512  # NUM_TILES tiles
 _DEEPEST = 512  # terms of a block: a panel stays in the first cache
@@ -47,11 +46,9 @@ class Bf16Schedule(MatmulSchedule):
 
     Args:
         chunk_rows: whose sums and factors are kept together
-        features: of the CPU, that the instructions ask for
     """
 
     chunk_rows: int
-    features: tuple[str, ...]
 
 
 class MatmulBf16Form:
@@ -62,12 +59,14 @@ class MatmulBf16Form:
     def match(self, region: Region, device: Device) -> Bf16Schedule | Support:
         if not region.anchors or not _are_bf16(region):
             return NOT_THIS
-        found = [i for i in _INSTRUCTIONS if set(i[0]) <= set(device.features)]
+        has_tiles = set(FEATURES) <= set(device.features)
         num_rows = prod(region.domain[-2 - shared_axes(region) : -1])
         few = num_rows <= NARROW_ROWS and not region.graph.is_dynamic
-        if not found or few or not blocks_refusal(region, "matmul").is_supported:
+        if not has_tiles or few or not assembles(_INSTRUCTION):
             return NOT_THIS
-        return _schedule(region, device, *found[0])
+        if not blocks_refusal(region, "matmul").is_supported:
+            return NOT_THIS
+        return _schedule(region, device)
 
     def configs(self, schedule: Bf16Schedule) -> KnobSpace:
         return KnobSpace()
@@ -83,7 +82,6 @@ class MatmulBf16Form:
         holes = begin_blocks(blocks, "PRODUCT", _BLOCK, factor="uint16_t")
         thread_bytes = _thread_bytes(schedule)
         is_small = thread_bytes <= STACK_BYTES and not blocks.region.graph.is_dynamic
-        holes.macro("HAS_TILES", int("amx_tile" in schedule.features))
         holes.macro("STACK_BYTES", STACK_BYTES if is_small else 0)
         write_geometry(holes, schedule)
         chunk_rows = holes.args.number("chunk_rows", schedule.chunk_rows)
@@ -99,7 +97,7 @@ class MatmulBf16Form:
         return replace(
             made,
             thread_bytes=0 if is_small else thread_bytes,
-            features=schedule.features,
+            features=FEATURES,
         )
 
 
@@ -114,9 +112,7 @@ def _are_bf16(region: Region) -> bool:
     )
 
 
-def _schedule(
-    region: Region, device: Device, features: tuple[str, ...], share: float
-) -> Bf16Schedule:
+def _schedule(region: Region, device: Device) -> Bf16Schedule:
     rank, num_products = len(region.domain), len(region.anchors)
     blocks = schedule_blocks(region, device, rank - 1, keep=(rank - 2,))
     most = max(_STEP, _DEEPEST // num_products // _STEP * _STEP)
@@ -130,12 +126,12 @@ def _schedule(
     group = _KEPT_COLUMNS if num_blocks > 1 else _COLUMNS
     num_sums = chunk_rows * group * num_products if num_blocks > 1 else 0
     tiles = product_tiling(blocks, COLUMNS)
-    us = product_us(region, device, tiles.num_tasks, share)
+    us = product_us(region, device, tiles.num_tasks, _SHARE)
     a = tuple([factors_of(region, i, 0, BFLOAT16) for i in blocks.anchors])
     b = tuple([factors_of(region, i, 1, BFLOAT16) for i in blocks.anchors])
     return Bf16Schedule(
         replace(blocks, tiling=tiles, expected_us=us), a, b, False, group, depth_block, num_sums,
-        chunk_rows, features,
+        chunk_rows,
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-/* matmul_bf16.c: products of bfloat16 factors by the instructions of the CPU for them, sums in float; else as matmul.c.
+/* matmul_bf16.c: products of bfloat16 factors in tile registers (AMX), sums in float; for the rest as matmul.c.
  *
- * Such an instruction takes two terms at a time: terms k and k + 1 of a row or column are a pair, a word of 32 bits with
- * k in its low half. A task takes a group of columns and a block of depth at a time. The factors of rows are read where
+ * The instruction takes two terms at a time: terms k and k + 1 of a row or column are a pair, a word of 32 bits with k
+ * in its low half. A task takes a group of columns and a block of depth at a time. The factors of rows are read where
  * they are if TILE_ROWS rows lie evenly and their terms fill whole steps, else they are written into a buffer. Then, for
  * each panel of BLOCK columns, the pairs of B are written as [pair][BLOCK]; they stay in the first cache while all rows
  * walk over them in tiles of TILE_ROWS x BLOCK sums. Each block of depth is summed from zero by itself. Behind the last
@@ -9,7 +9,6 @@
  * looked at.
  * Holes: those of matmul.c but IS_NARROW and MULTIPLY_ADD, with ACC float and FACTOR uint16_t, and
  *   chunk_rows(p)      rows, whole tiles and at most NUM_TILES, whose positions, factors and sums are kept together
- *   HAS_TILES          whether the CPU has tile registers (AMX), else it has products of pairs (AVX512_BF16)
  */
 #ifndef KERNEL /* alone: C = A B for packed matrices */
 #include <stdint.h>
@@ -25,9 +24,6 @@
 #define HAS_REDUCTIONS 0
 #define BLOCK 32
 #define STACK_BYTES 0
-#ifndef HAS_TILES
-#define HAS_TILES 1
-#endif
 #ifndef A_FORM
 #define A_FORM 3
 #define B_FORM 2
@@ -128,7 +124,6 @@ INLINE void finish(const struct args *p, int64_t num_tasks) { (void)p, (void)num
 
 typedef uint32_t words __attribute__((vector_size(VECTOR_BYTES)));
 typedef uint32_t words_anywhere __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(FACTOR)), may_alias));
-typedef ACC vec __attribute__((vector_size(VECTOR_BYTES), may_alias));
 
 INLINE words load(const void *at) { return *(const words_anywhere *)at; }
 INLINE void store(void *at, words x) { *(words_anywhere *)at = x; }
@@ -320,7 +315,7 @@ static NOINLINE void finish_rows(struct unfinished *tile, int64_t count) {
   tile->done = past;
 }
 
-#ifndef BF16_OPERATIONS /* a test has others */
+#ifndef TILE_OPERATIONS /* a test has others */
 /* The assembler's text: gcc takes its own functions for ones that do not touch memory. */
 #define LOAD_CONFIG(config) __asm__ volatile("ldtilecfg %0" ::"m"(config))
 #define RELEASE_TILES() __asm__ volatile("tilerelease" ::: "memory")
@@ -330,10 +325,8 @@ static NOINLINE void finish_rows(struct unfinished *tile, int64_t count) {
 #define STORE_TILE(t, at, bytes) \
   __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(at), "r"((int64_t)(bytes)) : "memory")
 #define MULTIPLY_TILES(sums, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sums ::: "memory")
-#define MULTIPLY_PAIRS(sums, a, b) __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(a), "v"(b))
 #endif
 
-#if HAS_TILES
 struct tile_config {
   uint8_t palette, start_row, unused[14];
   uint16_t row_bytes[16];
@@ -387,33 +380,6 @@ static NOINLINE void multiply_tile(int64_t num_rows, int64_t steps, struct rows 
   else
     multiply_halves(steps, a, panel, sums, before, 0);
 }
-
-#else
-#define ROWS 8 /* of sums in registers */
-
-INLINE void begin_tiles(void) {}
-INLINE void end_tiles(void) {}
-
-static NOINLINE void multiply_tile(int64_t num_rows, int64_t steps, struct rows a, const uint32_t *panel, ACC *sums,
-                                   struct unfinished *before) {
-  (void)before;
-  for (int64_t r = 0; r < num_rows; r += ROWS, a.at += ROWS * a.stride, sums += ROWS * PRODUCTS * BLOCK) {
-    vec c[ROWS][BLOCK / LANES];
-    UNROLL for (int i = 0; i < ROWS; ++i) UNROLL for (int v = 0; v < BLOCK / LANES; ++v) c[i][v] = (vec){0};
-    for (int64_t k = 0; k < steps * STEP / 2; ++k) {
-      words b[BLOCK / LANES];
-      UNROLL for (int v = 0; v < BLOCK / LANES; ++v) b[v] = load(panel + k * BLOCK + v * LANES);
-      UNROLL for (int i = 0; i < ROWS; ++i) {
-        const FACTOR *terms = a.at + i * a.stride + 2 * k;
-        const words x = pair(terms[0], terms[1]) + (words){0};
-        UNROLL for (int v = 0; v < BLOCK / LANES; ++v) MULTIPLY_PAIRS(c[i][v], x, b[v]);
-      }
-    }
-    UNROLL for (int i = 0; i < ROWS; ++i) UNROLL for (int v = 0; v < BLOCK / LANES; ++v)
-      *(vec *)(sums + i * PRODUCTS * BLOCK + v * LANES) = c[i][v];
-  }
-}
-#endif
 
 /* All rows with one panel, over a block of depth that starts at k; `kept` are the panel's sums of other blocks. The
  * tile before the first one is in `tile`, and in the end the last one. */

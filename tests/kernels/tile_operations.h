@@ -1,9 +1,9 @@
-/* What the instructions for bfloat16 products do, in plain C: for kernels of matmul_bf16.c on CPUs without them.
+/* What the instructions of tile registers do, in plain C: for kernels of matmul_bf16.c on CPUs without them.
  *
  * As on the CPU: factors and sums that are denormal count as 0, and a sum takes the two products of a pair one after
  * the other. What a kernel may not do ends the process: registers that were not configured, or are not released. */
-#ifndef BF16_OPERATIONS
-#define BF16_OPERATIONS
+#ifndef TILE_OPERATIONS
+#define TILE_OPERATIONS
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -74,6 +74,4 @@ static inline void stand_in_multiply(int sums, int a, int b) {
 #define LOAD_TILE(t, at, bytes) stand_in_load(t, at, bytes)
 #define STORE_TILE(t, at, bytes) stand_in_store(t, at, bytes)
 #define MULTIPLY_TILES(sums, a, b) stand_in_multiply(sums, a, b)
-#define MULTIPLY_PAIRS(sums, a, b) \
-  for (unsigned lane = 0; lane < sizeof(sums) / 4; ++lane) (sums)[lane] = stand_in_pair((sums)[lane], (a)[lane], (b)[lane])
 #endif
