@@ -113,14 +113,18 @@ def assembles(instruction: str) -> bool:
     """Whether the compiler's assembler knows an instruction, which this CPU need not have. Tried once per compiler."""
     if supply.is_given():
         return True
-    with contextlib.suppress(ToolchainError):
+    try:
         key = find_compiler(), instruction
-        if key not in _assembled:
-            _assembled[key] = False
+    except ToolchainError:
+        return False
+    if key not in _assembled:  # threads that ask at the same time all try
+        try:
             compile_shared(f'void fuseplan_trial(void) {{ __asm__("{instruction}"); }}\n', label="a trial program")
+        except ToolchainError:
+            _assembled[key] = False
+        else:
             _assembled[key] = True
-        return _assembled[key]
-    return False
+    return _assembled[key]
 
 
 def python_headers() -> str:

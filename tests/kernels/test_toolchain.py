@@ -6,6 +6,7 @@ import ctypes
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,6 +53,11 @@ def test_instructions_that_the_assembler_knows_are_found_by_trying_once(monkeypa
     monkeypatch.setattr(toolchain, "compile_shared", None)
     assert toolchain.assembles("nop")
     assert not toolchain.assembles("no such instruction")
+
+
+def test_threads_that_ask_for_an_instruction_at_the_same_time_get_one_answer() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(toolchain.assembles, ["nop; nop"] * 4)) == [True] * 4
 
 
 @pytest.mark.parametrize("march", ["native", "x86-64-v2"])
