@@ -69,7 +69,16 @@ FLOAT_EXPRESSIONS: dict[str, str] = {
     "mod": "libdevice.fmod({0}, {1})",
     "pow": "libdevice.pow({0}, {1})",
 }
-PRECISE_32: dict[str, str] = {"div": "tl.div_rn({0}, {1})", "sqrt": "tl.sqrt_rn({0})"}
+PRECISE_32: dict[str, str] = {
+    "div": "tl.div_rn({0}, {1})",
+    "sqrt": "tl.sqrt_rn({0})",
+    "tanh": "float_tanh({0})",
+}
+#: Functions of float32 that have an expression of their own where 1 is added to them.
+PLUS_ONE_32: dict[str, str] = {
+    "tanh": "one_plus_tanh({0})",
+    "erf": "one_plus_erf({0})",
+}
 PRECISE_64: dict[str, str] = {"div": "({0} / {1})", "sqrt": "tl.sqrt({0})"}
 
 # table: primitives on an integer work type

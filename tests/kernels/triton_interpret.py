@@ -144,7 +144,9 @@ def _mend_dot() -> None:
 
 
 def stand_in(module: ModuleType) -> None:
-    """NumPy in place of libdevice in a module of generated or kernel source."""
+    """NumPy in place of libdevice, and of machine instructions, in a module of generated or kernel source."""
+    from triton import language
+
     _mend_splat()
     _mend_dot()
     names = ("exp", "log", "log1p", "sin", "cos", "tan", "tanh", "rint", "fmod")
@@ -155,6 +157,11 @@ def stand_in(module: ModuleType) -> None:
     for name, fold in (("fold_max", np.max), ("fold_min", np.min)):  # the interpreter folds element by element
         if module.__name__.endswith(".helpers") is False and hasattr(module, name):
             setattr(module, name, functools.partial(_fold, fold))
+    for name in ("exp2_near", "reciprocal_near"):
+        if hasattr(module, name):
+            setattr(module, name, getattr(_Libdevice({"exp2_near": np.exp2, "reciprocal_near": np.reciprocal}), name))
+    if hasattr(module, "rounded_pairs"):
+        module.rounded_pairs = lambda x: x.to(language.bfloat16)  # type: ignore[attr-defined]
 
 
 def _fold(function: Any, x: Any, axis: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,9 @@ import triton
 import triton.language as tl
 
 import tests.kernels.triton_interpret as interpret
+from fuseplan.dtypes import FLOAT
 from fuseplan.engines.triton.kernels import finish, gemm, helpers, join, pointwise, rows, whole_rows
+from fuseplan.ops.judge import ulp
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 # of the interpreter itself, where a loop's bound is a one-element array
@@ -115,3 +118,32 @@ def test_finish_alone_is_a_square_root() -> None:
     x, y = torch.full((1,), 2.25), torch.zeros(1)
     finish.finish[(1,)](x, y, INDEX_BITS=32)
     assert y.item() == 1.5
+
+
+def test_functions_of_float32_are_near_at_every_exponent() -> None:
+    """tanh within 3 ulp of its result, what has 1 added within 3 ulp of 1."""
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3e38], np.float32)
+    anything = RNG.integers(0, 2**32, 3072 - len(special), dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x = torch.from_numpy(np.concatenate([special, anything, RNG.uniform(-12, 12, 1024).astype(np.float32)]))
+    y = torch.zeros(3, 4096)
+
+    @triton.jit
+    def apply(x, y):  # type: ignore[no-untyped-def]
+        i = tl.arange(0, 4096)
+        v = tl.load(x + i)
+        tl.store(y + i, helpers.float_tanh(v))
+        tl.store(y + 4096 + i, helpers.one_plus_tanh(v))
+        tl.store(y + 8192 + i, helpers.one_plus_erf(v))
+
+    with np.errstate(all="ignore"):
+        apply[(1,)](x, y)
+    tanh = np.tanh(x.numpy().astype(np.float64))
+    erfc = np.array([math.erfc(-float(v)) for v in x])
+    for got, want, bound in zip(
+        y.numpy().astype(np.float64),
+        (tanh, 1 + tanh, erfc),
+        (3 * ulp(tanh, FLOAT), 3 * 2.0**-23, 3 * 2.0**-23),
+        strict=True,
+    ):
+        assert np.all((np.abs(got - want) <= bound) | (got == want) | (np.isnan(got) & np.isnan(want)))
+    np.testing.assert_array_equal(np.signbit(y[0, :2].numpy()), [False, True])

@@ -13,7 +13,7 @@ from math import prod
 
 from fuseplan.codegen import triton_expr as expr
 from fuseplan.codegen.axes import MergedAxis
-from fuseplan.dtypes import BOOLEAN, INT32
+from fuseplan.dtypes import BFLOAT16, BOOLEAN, FLOAT, INT32, DType
 from fuseplan.engines.triton.layout import is_adjacent
 from fuseplan.engines.triton.source import Function
 from fuseplan.ir.region import Region, Role
@@ -163,13 +163,33 @@ class Body:
             return self._count(index)
         if value.op == "reduce":  # over axes that its argument lacks
             return expr.from_work(self.argument(index), value.compute, value.dtype)
-        args = [expr.to_work(self.name(a), self.region.values[a].dtype, value.compute) for a in value.args]
+        if value.op == "add" and (found := self._plus_one(index)):
+            return found
+        args = [self._work_argument(a, value.compute) for a in value.args]
         if value.op == "div" and value.args[1] in self._divisors:
             return expr.from_work(f"({args[0]} * p{value.args[1]} * r{value.args[1]})", value.compute, value.dtype)
         result, kind = expr.primitive(value.op, args, value.compute)
         if kind is BOOLEAN:
             return expr.coerce(result, BOOLEAN, value.dtype)
+        is_read_tile = max(value.dim, default=1) > 1 and bool(self.region.users[index])
+        if is_read_tile and value.compute is FLOAT and value.dtype is BFLOAT16:
+            return f"rounded_pairs({result})"  # what is stored alone is packed by the compiler
         return expr.from_work(result, value.compute, value.dtype)
+
+    def _work_argument(self, index: int, compute: DType) -> str:
+        return expr.to_work(self.name(index), self.region.values[index].dtype, compute)
+
+    def _plus_one(self, index: int) -> str:
+        """Expression of 1 + f(x) where nothing else uses f(x), and there is one for the sum; else empty."""
+        region = self.region
+        for inner, other in (region.values[index].args, region.values[index].args[::-1]):
+            value, one = region.values[inner], region.values[other]
+            is_one = one.op == "const" and one.attr("value") == 1.0
+            kinds = {value.dtype, value.compute, region.values[index].compute, region.values[index].dtype}
+            if is_one and kinds == {FLOAT} and value.op in expr.PLUS_ONE_32 and region.users[inner] == (index,):
+                if inner not in region.outputs_of:
+                    return expr.PLUS_ONE_32[value.op].format(self._work_argument(value.args[0], FLOAT))
+        return ""
 
     def _position(self, index: int) -> str:
         value = self.region.values[index]
