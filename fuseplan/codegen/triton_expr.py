@@ -74,6 +74,9 @@ PRECISE_32: dict[str, str] = {
     "sqrt": "tl.sqrt_rn({0})",
     "tanh": "float_tanh({0})",
 }
+#: Functions of float32 that have an expression of their own where their argument is a rounded result.
+OF_ROUNDED_32: dict[str, str] = {"exp": "exp_of_rounded({0})"}
+ROUNDED = frozenset({"add", "sub", "mul", "div"})
 #: Functions of float32 that have an expression of their own where 1 is added to them.
 PLUS_ONE_32: dict[str, str] = {
     "tanh": "one_plus_tanh({0})",

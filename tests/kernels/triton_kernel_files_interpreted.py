@@ -121,11 +121,11 @@ def test_finish_alone_is_a_square_root() -> None:
 
 
 def test_functions_of_float32_are_near_at_every_exponent() -> None:
-    """tanh within 3 ulp of its result, what has 1 added within 3 ulp of 1."""
+    """tanh within 3 ulp of its result, what has 1 added within 3 ulp of 1; exp within 4 and what an ulp of x makes."""
     special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3e38], np.float32)
     anything = RNG.integers(0, 2**32, 3072 - len(special), dtype=np.uint64).astype(np.uint32).view(np.float32)
     x = torch.from_numpy(np.concatenate([special, anything, RNG.uniform(-12, 12, 1024).astype(np.float32)]))
-    y = torch.zeros(3, 4096)
+    y = torch.zeros(4, 4096)
 
     @triton.jit
     def apply(x, y):  # type: ignore[no-untyped-def]
@@ -134,15 +134,20 @@ def test_functions_of_float32_are_near_at_every_exponent() -> None:
         tl.store(y + i, helpers.float_tanh(v))
         tl.store(y + 4096 + i, helpers.one_plus_tanh(v))
         tl.store(y + 8192 + i, helpers.one_plus_erf(v))
+        tl.store(y + 12288 + i, helpers.exp_of_rounded(v * 8.0))
 
     with np.errstate(all="ignore"):
         apply[(1,)](x, y)
-    tanh = np.tanh(x.numpy().astype(np.float64))
-    erfc = np.array([math.erfc(-float(v)) for v in x])
+    wide = x.numpy().astype(np.float64)
+    tanh, erfc = np.tanh(wide), np.array([math.erfc(-v) for v in wide])
+    with np.errstate(over="ignore"):
+        exp = np.exp(wide * 8.0)
+        exp = np.where(exp > np.finfo(np.float32).max, np.inf, exp)
+    moved = exp * np.abs(wide) * 8.0 * 2.0**-23 + 4 * ulp(exp, FLOAT)
     for got, want, bound in zip(
         y.numpy().astype(np.float64),
-        (tanh, 1 + tanh, erfc),
-        (3 * ulp(tanh, FLOAT), 3 * 2.0**-23, 3 * 2.0**-23),
+        (tanh, 1 + tanh, erfc, exp),
+        (3 * ulp(tanh, FLOAT), 3 * 2.0**-23, 3 * 2.0**-23, moved),
         strict=True,
     ):
         assert np.all((np.abs(got - want) <= bound) | (got == want) | (np.isnan(got) & np.isnan(want)))

@@ -168,6 +168,8 @@ class Body:
         args = [self._work_argument(a, value.compute) for a in value.args]
         if value.op == "div" and value.args[1] in self._divisors:
             return expr.from_work(f"({args[0]} * p{value.args[1]} * r{value.args[1]})", value.compute, value.dtype)
+        if value.op in expr.OF_ROUNDED_32 and value.compute is FLOAT and self._is_rounded(value.args[0]):
+            return expr.from_work(expr.OF_ROUNDED_32[value.op].format(*args), FLOAT, value.dtype)
         result, kind = expr.primitive(value.op, args, value.compute)
         if kind is BOOLEAN:
             return expr.coerce(result, BOOLEAN, value.dtype)
@@ -178,6 +180,11 @@ class Body:
 
     def _work_argument(self, index: int, compute: DType) -> str:
         return expr.to_work(self.name(index), self.region.values[index].dtype, compute)
+
+    def _is_rounded(self, index: int) -> bool:
+        """Whether a value is the rounded result of float32 arithmetic."""
+        value = self.region.values[index]
+        return value.op in expr.ROUNDED and value.compute is FLOAT and value.dtype is FLOAT
 
     def _plus_one(self, index: int) -> str:
         """Expression of 1 + f(x) where nothing else uses f(x), and there is one for the sum; else empty."""

@@ -70,19 +70,30 @@ def factors_of_quotient(x):
 @triton.jit
 def exp2_near(x):
     """2**x within 2 ulp; results below 2**-126 are 0."""
-    return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+    return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
 
 
 @triton.jit
 def reciprocal_near(x):
     """1 / x within 1 ulp; where it is below 2**-126, 0."""
-    return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+    return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+
+
+@triton.jit
+def exp_of_rounded(x):
+    """e**x of an x that was rounded: as right as such an x allows. The half of x keeps small results from being 0."""
+    root = exp2_near(x * 0.7213475204444817)
+    return root * root
 
 
 @triton.jit
 def rounded_pairs(x):
-    """float32 as bfloat16, two numbers at a time; alone, the conversion runs at a quarter of the rate."""
-    return tl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], tl.bfloat16, is_pure=True, pack=2)
+    """float32 as bfloat16, two numbers at a time: alone, the conversion runs at a quarter of the rate."""
+    if x.numel % 2 == 0:
+        y = tl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], tl.bfloat16, True, 2)
+    else:
+        y = x.to(tl.bfloat16)
+    return y
 
 
 @triton.jit
@@ -177,3 +188,16 @@ def dot_of_parts(a, b):
     small = tl.dot(a2, b1, small)
     small = tl.dot(a1, b2, small)
     return tl.dot(a1, b1) + tl.where(small == small, small, 0.0)
+
+
+@triton.jit
+def again(x, found):
+    """x, but for the compiler something made from `found`: what follows from it is computed again, and after that."""
+    zero = (found > 0).to(tl.int32) & tl.program_id(1)
+    if x.dtype.primitive_bitwidth == 16:
+        y = tl.inline_asm_elementwise("add.u32 $0, $1, $2;", "=r,r,r,r", [x, zero], x.dtype, True, 2)
+    elif x.dtype.primitive_bitwidth == 32:
+        y = tl.inline_asm_elementwise("add.u32 $0, $1, $2;", "=r,r,r", [x, zero], x.dtype, True, 1)
+    else:
+        y = x
+    return y
