@@ -12,6 +12,7 @@ from fuseplan.dtypes import FLOAT, HALF, DType
 from fuseplan.engines.base import Support
 from fuseplan.engines.triton.engine import ENGINE
 from fuseplan.engines.triton.forms import rows as rows_form
+from fuseplan.engines.triton.rows import held
 from fuseplan.ir.region import Region
 from tests.kernels.triton_interpret import run_interpreted
 from tests.ops.primitive_interpreter import evaluate
@@ -109,3 +110,15 @@ def test_sums_over_rows_and_columns_of_one_input_are_one_pass() -> None:
     main, folding = made.kernels(region)
     assert "store_sums" in main.source and [p.operand for p in folding.params if p.operand >= 0] == [2]
     check(region, "rows", LIMIT[FLOAT])
+
+
+def test_long_rows_are_one_pass_or_several() -> None:
+    assert check(made.softmax(1, 33001, HALF), "rows", LIMIT[HALF]) == {("whole_rows",), ("rows",)}
+
+
+@pytest.mark.parametrize("make", [made.softmax, made.rms_norm, made.add_layer_norm_gelu])
+def test_rows_held_as_loaded(make: Callable[[int, int, DType], Region], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held, "_WIDENED", 64)
+    region = make(5, 1300, HALF)
+    assert any("again(" in kernel.source for kernel in made.kernels(region))
+    assert check(region, "rows", LIMIT[HALF]) == {("whole_rows",)}

@@ -20,6 +20,7 @@ from fuseplan.engines.triton.estimate import estimate_us
 from fuseplan.engines.triton.kernel import Emitted
 from fuseplan.engines.triton.knobs import complete_knobs, listed, power_of_two
 from fuseplan.engines.triton.layout import num_non_unit, reduced_axes
+from fuseplan.engines.triton.rows.held import HeldRows, is_held
 from fuseplan.engines.triton.rows.partials import Partials
 from fuseplan.engines.triton.rows.passes import RowPasses
 from fuseplan.engines.triton.rows.tiles import RowsSchedule
@@ -31,6 +32,10 @@ _WHOLE_COLUMNS = 16384  # more would not fit the registers of a block
 _FEW_ELEMENTS = 1 << 15  # below this one block reduces faster than a second launch starts
 _SHARED_BYTES = 200 << 10
 _ELEMENTS = 40  # of a tile, for each thread; with two sums over rows more would not fit its registers
+_MOST = 6  # listed
+_ONE_BLOCK_COLUMNS = 24576  # of more there is one block on a multiprocessor at a time
+_EXCHANGED_BYTES = 4 << 10  # of shared memory, for reductions
+_HELD_BYTES = 128 << 10  # of a row, half of the registers of a multiprocessor
 _GRADIENT_COLUMNS = 10240
 # table: rows and columns of a tile, for kernels that run at any extents; the first loses least over 64 to 16384 columns
 _DYNAMIC_ROW_TILES = ((2, 512), (1, 2048), (4, 256), (8, 128), (16, 64), (1, 4096))
@@ -80,7 +85,8 @@ class RowsForm:
 def emit_rows(schedule: RowsSchedule, knobs: dict[str, int]) -> Emitted:
     """The kernels of a schedule: one, and where its programs leave partial results those that fold them."""
     is_whole = not schedule.region.graph.is_dynamic and knobs["BLOCK"] >= schedule.columns and knobs["SPLIT"] == 1
-    writer = WholeRows(schedule, knobs) if is_whole or schedule.across else RowPasses(schedule, knobs)
+    whole = HeldRows if is_held(schedule, knobs) else WholeRows
+    writer = whole(schedule, knobs) if is_whole or schedule.across else RowPasses(schedule, knobs)
     main, partials = writer.kernel(), writer.partials
     if partials is None or not partials.reductions:
         return Emitted((main,))
@@ -178,13 +184,36 @@ def _configs(schedule: RowsSchedule) -> list[dict[str, int]]:
     rows, whole = schedule.rows, power_of_two(schedule.columns)
     if schedule.may_split and rows * 2 < schedule.device.sm_count and rows * schedule.columns > _FEW_ELEMENTS:
         return _long_configs(schedule)
-    if whole > _WHOLE_COLUMNS:
-        steps = ((4096, 4, 1), (4096, 4, 3), (8192, 8, 2), (8192, 4, 1), (16384, 16, 2))
-        found = [_config(1, block, warps=warps, stages=stages) for block, warps, stages in steps]
-        if whole <= 4 * _WHOLE_COLUMNS:
-            found.append(_config(1, whole, parts=8, warps=32 if whole > 2 * _WHOLE_COLUMNS else 16))
-        return found
-    return _whole_configs(schedule, whole)
+    if whole <= _WHOLE_COLUMNS:
+        return _whole_configs(schedule, whole)
+    steps = ((8192, 8, 2), (4096, 4, 1), (4096, 4, 3), (8192, 4, 1), (16384, 16, 2))
+    return [*_held_configs(schedule, whole), *(_config(1, b, warps=w, stages=s) for b, w, s in steps)][:_MOST]
+
+
+def _held_configs(schedule: RowsSchedule, whole: int) -> list[dict[str, int]]:
+    """Rows that fit the registers of a multiprocessor; with stages, the next two are on their way to shared memory."""
+    row_bytes, shared_bytes = _row_bytes(schedule)
+    if row_bytes > _HELD_BYTES:
+        return []
+    room = schedule.device.shared_bytes - _EXCHANGED_BYTES
+    warps = (32, 16) if whole > 2 * _WHOLE_COLUMNS else (16, 32)
+    pairs = [(0, warps[0]), (3, warps[0]), (0, warps[1])]
+    if schedule.columns > _ONE_BLOCK_COLUMNS:  # nothing else runs while a block waits
+        pairs = [pairs[1], pairs[0], pairs[2]]
+    fit = [(s, w) for s, w in pairs if (s - 1) * (row_bytes + shared_bytes) <= room]
+    return [_config(1, whole, parts=16, stages=s, warps=w) for s, w in fit]
+
+
+def _row_bytes(schedule: RowsSchedule) -> tuple[int, int]:
+    """What is loaded of a row, and of what all rows share."""
+    region, own, shared = schedule.region, 0, 0
+    for _, number in region.loads:
+        operand = region.operands[number]
+        if operand.role is not Role.SCALAR and any(g.varies(operand.dim) for g in schedule.reduced):
+            is_own = any(g.varies(operand.dim) for g in schedule.kept)
+            size = operand.dtype.itemsize * schedule.columns
+            own, shared = own + size * is_own, shared + size * (not is_own)
+    return own, shared
 
 
 def _whole_configs(schedule: RowsSchedule, whole: int) -> list[dict[str, int]]:
@@ -244,7 +273,8 @@ def _column_configs(schedule: RowsSchedule) -> list[dict[str, int]]:
     if schedule.may_split and schedule.rows * schedule.columns > _FEW_ELEMENTS:
         return found
     lanes = max(16, min(128, rows, 1 << (schedule.rows // schedule.device.sm_count).bit_length() >> 1))
-    step = min(columns, 4096 // lanes, 128)
+    lanes = min(lanes, 16) if columns == 256 else lanes  # one step for the partial sums of a norm's gradients
+    step = min(columns, 4096 // lanes, 256 if columns == 256 else 128)
     return [_config(min(lanes, rows), step, stages=int(step < columns), warps=4), *found]
 
 

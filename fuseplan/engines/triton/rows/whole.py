@@ -7,6 +7,7 @@ with a program while it takes one block of rows after the other.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import groupby
 
 from fuseplan.engines.triton.body import Body, TileAxis, needed_for
 from fuseplan.engines.triton.kernel import Kernel
@@ -39,12 +40,14 @@ class WholeRows(RowTiles):
         super().__init__(schedule, knobs)
         self.blocks = -(-schedule.rows // knobs["ROWS"])
         most = knobs["PER_SM"] * schedule.device.sm_count
-        self.programs = min(self.blocks, most) if knobs["num_stages"] else self.blocks
-        self.width = width_of_parts(schedule.columns, knobs["PARTS"])
+        rounds = -(-self.blocks // most) if knobs["num_stages"] else 1
+        self.programs = -(-self.blocks // rounds)
+        self.width = self._width_of_parts()
         parts = -(-schedule.columns // self.width)
         self.part_names = (
             [f"_{chr(ord('a') + k)}" for k in range(parts)] if parts > 1 else [""]
         )
+        self.bodies_of: dict[int, list[Body]] = {}
         self.columns_first = Function(self.params, "column_values", "column_params")
         self.sums_first = Function(self.params, "first_sums", "sum_params")
         self.main = Function(self.params, "row_values")
@@ -63,6 +66,9 @@ class WholeRows(RowTiles):
             fixed and i not in changing for i, fixed in enumerate(self.is_fixed)
         ]
         self.kept = self._kept_for_all_rows() if knobs["num_stages"] else []
+
+    def _width_of_parts(self) -> int:
+        return width_of_parts(self.schedule.columns, self.knobs["PARTS"])
 
     def _dependents(self, of: frozenset[int] | set[int]) -> set[int]:
         found = set(of)
@@ -138,7 +144,7 @@ class WholeRows(RowTiles):
             made.append(body)
         return made
 
-    def _define(self, bodies: list[Body], indices: list[int]) -> None:
+    def _in_order(self, indices: list[int]) -> list[tuple[int, list[int]]]:
         """Values by the number of reductions that they wait for, so that those of one level follow each other.
 
         Loads of rows come first, so that all of them are under way before the first reduction. What has no row is
@@ -153,17 +159,29 @@ class WholeRows(RowTiles):
                 self.region.users[index], default=index
             ) - 0.5 if places[index] else -1
 
-        order = sorted(indices, key=when)
-        for index in order:
-            if index in self.loops:
-                self._fold(bodies, index)
-            elif index in self.schedule.across:
-                self._add(bodies, index)
-            elif self.is_tile[index]:
-                for body in bodies:
-                    body.define(index)
-            else:
-                self.define_per_row(bodies[0], index)
+        return [
+            (p, list(g))
+            for p, g in groupby(sorted(indices, key=when), key=places.__getitem__)
+        ]
+
+    def _define(self, bodies: list[Body], indices: list[int]) -> None:
+        for _, here in self._in_order(indices):
+            for index in here:
+                self._define_one(bodies, index)
+
+    def _define_one(self, bodies: list[Body], index: int) -> None:
+        self.bodies_of[index] = bodies
+        if index in self.loops:
+            for body in bodies:
+                self._accumulate(body, index, is_first=body is bodies[0])
+            self._end_fold(bodies[0], index)
+        elif index in self.schedule.across:
+            self._add(bodies, index)
+        elif self.is_tile[index]:
+            for body in bodies:
+                body.define(index)
+        else:
+            self.define_per_row(bodies[0], index)
 
     def _places(self) -> list[int]:
         """For each value the level at which it is computed."""
@@ -188,16 +206,19 @@ class WholeRows(RowTiles):
                 f"a{index}{name} = {self.combined(index, f'a{index}{name}', f'({x})')}"
             )
 
-    def _fold(self, bodies: list[Body], index: int) -> None:
-        out = bodies[0].out
-        for body in bodies:
-            x = f"({self.contribution(body, index, self.width)})"
-            out.line(
-                f"t{index} = {x if body is bodies[0] else self.combined(index, f't{index}', x)}"
-            )
-        out.line(f"v{index} = {self.result(index, self.folded(index, f't{index}'))}")
+    def _accumulate(self, body: Body, index: int, *, is_first: bool) -> None:
+        """Add a part of the columns to a reduction."""
+        x = f"({self.contribution(body, index, self.width)})"
+        body.out.line(
+            f"t{index} = {x if is_first else self.combined(index, f't{index}', x)}"
+        )
+
+    def _end_fold(self, body: Body, index: int) -> None:
+        body.out.line(
+            f"v{index} = {self.result(index, self.folded(index, f't{index}'))}"
+        )
         if index in self.divisors:
-            bodies[0].define_factors(index)
+            body.define_factors(index)
 
     def _write_rows(self, known: list[str]) -> None:
         out, across = self.main.out, self.schedule.across
@@ -214,7 +235,8 @@ class WholeRows(RowTiles):
         for (
             value
         ) in stored:  # after all loads: an output may lie in the buffer of an input
-            for body in bodies if self.is_tile[value] else bodies[:1]:
+            made = self.bodies_of[value]
+            for body in made if self.is_tile[value] else made[:1]:
                 self.store(body, value)
         out.line(f"return {tuple_text(names)}")
 
