@@ -28,6 +28,7 @@ from fuseplan.runtime.device import Device
 COLUMNS = 64  # a whole number of panels of any target
 _PANEL_BYTES = 256 << 10  # of a group: half of a core's own cache
 _DEEPEST, _DEEPEST_NARROW, _DEEPEST_DOT = 1024, 512, 4096  # terms of a block
+_DEEPEST_WRITTEN = 256  # where A is written anew for each group, which is wider then
 _NARROW_SUMS = 16384  # of few rows: they stay in a core's own caches
 _ROW_COLUMNS, _NARROW_COLUMNS = 4096, 1024  # that one row, some rows read in a row of B
 _DOT_COLUMNS = 256  # of a task that writes its rows of A into the buffer
@@ -151,7 +152,8 @@ def _schedule(
     is_narrow = num_rows <= (1 if region.graph.is_dynamic else NARROW_ROWS)
     is_dot = is_narrow and all(f.is_along_k for f in b)
     most_terms = deepest(region)
-    most = _DEEPEST_NARROW if is_narrow else _DEEPEST
+    most = _DEEPEST if all(f.is_direct for f in a) else _DEEPEST_WRITTEN
+    most = _DEEPEST_NARROW if is_narrow else most
     num_blocks = -(-most_terms // (_DEEPEST_DOT if is_dot else most))
     depth_block = -(-most_terms // num_blocks // 32) * 32
     widest = _ROW_COLUMNS if num_rows == 1 else _NARROW_COLUMNS
