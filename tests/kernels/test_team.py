@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -119,7 +120,15 @@ def test_settings_say_how_many_where_the_plan_does_not(kind: str) -> None:
     assert case.size() in (1, 2)
 
 
-def test_interrupt_comes_through_and_the_next_call_works() -> None:
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises, also where the process was started with the signal ignored, as background jobs of a shell are."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_interrupt_comes_through_and_the_next_call_works(interruptible: None) -> None:
     assert threading.current_thread() is threading.main_thread()
     case = TeamCase(num_tasks=64, rounds=20_000)  # some hundred milliseconds
     threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
