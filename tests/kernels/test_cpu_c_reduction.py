@@ -246,3 +246,18 @@ def test_seven_axes_in_scrambled_order_match_float64() -> None:
         b.store(b.op("sub", z, b.reduce("add", z, axes)), stride)
         b.store(b.reduce("min", z, axes))
         check(b.region(), scale=16, floor=4.0)
+
+
+@pytest.mark.parametrize("io", [HALF, BFLOAT16], ids=str)
+def test_value_that_is_kept_between_passes_can_be_stored_in_the_last(io: DType) -> None:
+    b = RegionBuilder()
+    x = b.load((5, 300), io)
+    e = b.op("exp", x, dtype=io)
+    b.store(b.op("div", e, b.reduce("add", e, (1,)), dtype=io))
+    b.store(e)
+    region = b.region()
+    rng = np.random.default_rng(5)
+    inputs = [random_array(rng, o) for o in region.operands if o.role is not Role.OUT]
+    outs = [o for o in region.operands if o.role is Role.OUT]
+    for o, a, wanted in zip(outs, run_region(region, inputs), interpret(region, inputs, exact=True), strict=True):
+        near(a, wanted, o.dtype, 1e-6)

@@ -95,6 +95,8 @@ class Frame:
         stored = [
             self.region.operands[k].dtype for i, k in self.region.stores if i == value
         ]
+        # a pass before may have computed what this one reads
+        self._unrounded.discard(value)
         if exact and stored and all(t is dtype for t in stored):
             self.writer.line(
                 f"const float u{value} = {exact}; {self.holes.note(value)}"
