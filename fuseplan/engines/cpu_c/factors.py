@@ -94,8 +94,7 @@ def write_factors(
                 holes.region.operand_of[f.value]
             )
             places[-1] = f"return &{element};"
-        moving = (rank - 1 if name == "a" else rank - 2) if f.is_along_k else None
-        moving = moving if moving is not None else rank - 2 if name == "a" else rank - 1
+        moving = rank - 1 if f.is_along_k == (name == "a") else rank - 2
         loops.append(
             _read_loop(holes, anchor, f, {**at, moving: f"({at[moving]} + e)"}, dtype)
         )

@@ -42,9 +42,8 @@ class Frame:
         self.labels = tuple(range(len(self.axes)) if labels is None else labels)
         self.writer = LineWriter()
         self._strides: dict[int, Strides] = {}
-        self._unrounded: set[int] = (
-            set()
-        )  # values of half types that are variables before they are rounded too
+        #: values of half types that have a variable from before they are rounded
+        self._unrounded: set[int] = set()
 
     def extent(self, loop: int) -> str:
         return self.holes.args.number(f"n{self.labels[loop]}", self.axes[loop].count)
@@ -176,9 +175,7 @@ class Frame:
     def store(self, value: int, operand: int) -> None:
         o = self.region.operands[operand]
         dtype = self.region.values[value].dtype
-        if (
-            value in self._unrounded and dtype is o.dtype
-        ):  # rounded once, when it is stored
+        if value in self._unrounded:  # rounded once, when it is stored
             text = c_expr.store(f"u{value}", FLOAT, dtype)
         else:
             text = c_expr.store(f"v{value}", dtype, o.dtype)

@@ -45,7 +45,7 @@ _RATES = {"f32": 1.0, "f64": 0.5, "i32": 0.2, "i64": 0.1}  # table: of products,
 _MEMORY_SHARE = 0.85  # of the bandwidth of all cores
 _CORE_GFLOPS, _CORE_GBPS = 40.0, 10.0  # of a core that stands for all, see estimate.py
 _FEWEST_ROWS = 96  # of a task: each packs B on its own
-STACK_BYTES = 32 << 10  # more memory than this comes from the workspace
+_STACK_BYTES = 32 << 10  # more memory than this comes from the workspace
 
 
 @dataclass(frozen=True)
@@ -110,17 +110,22 @@ class MatmulForm:
     def emit(self, schedule: MatmulSchedule, config: Config) -> Source:
         blocks = schedule.blocks
         holes = begin_blocks(blocks, "PRODUCT", "PANEL")
-        thread_bytes = _thread_bytes(schedule)
-        is_small = thread_bytes <= STACK_BYTES and not blocks.region.graph.is_dynamic
         holes.macro("IS_NARROW", int(schedule.is_narrow))
-        holes.macro("STACK_BYTES", STACK_BYTES if is_small else 0)
+        thread_bytes = write_stack(holes, _thread_bytes(schedule))
         write_geometry(holes, schedule)
         _write_split(holes, schedule)
         for name, factors in (("a", schedule.a), ("b", schedule.b)):
             write_factors(holes, blocks, name, factors, factor_type(blocks.region))
         finish_blocks(holes, blocks, has_lanes=True)
         made = assemble("matmul", "matmul", holes, schedule.num_tasks, blocks.work_us)
-        return replace(made, thread_bytes=0 if is_small else thread_bytes)
+        return replace(made, thread_bytes=thread_bytes)
+
+
+def write_stack(holes: Holes, thread_bytes: int) -> int:
+    """The hole that says what a task keeps on the stack; what is left for each thread in the workspace."""
+    is_small = thread_bytes <= _STACK_BYTES and not holes.region.graph.is_dynamic
+    holes.macro("STACK_BYTES", _STACK_BYTES if is_small else 0)
+    return 0 if is_small else thread_bytes
 
 
 def _work_us(region: Region, gbps: float, gflops: float) -> float:
@@ -147,8 +152,8 @@ def _schedule(
 ) -> MatmulSchedule:
     region = blocks.region
     blocks = replace(blocks, work_us=_work_us(region, _CORE_GBPS, _CORE_GFLOPS))
-    rank, num_columns = len(region.domain), region.domain[-1]
-    num_rows = prod(region.domain[rank - 2 - shared_axes(region) : -1])
+    num_columns = region.domain[-1]
+    num_rows = rows_of_one_b(region)
     is_narrow = num_rows <= (1 if region.graph.is_dynamic else NARROW_ROWS)
     is_dot = is_narrow and all(f.is_along_k for f in b)
     most_terms = deepest(region)
@@ -245,6 +250,11 @@ def shared_axes(region: Region) -> int:
     while shared < rank - 2 and not _varies(region, 1, rank - 3 - shared):
         shared += 1
     return shared
+
+
+def rows_of_one_b(region: Region) -> int:
+    """Rows of the products that have one B."""
+    return prod(region.domain[-2 - shared_axes(region) : -1])
 
 
 def product_tiling(blocks: BlockSchedule, width: int) -> Tiling:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 
 from fuseplan.dtypes import BFLOAT16, FLOAT
 from fuseplan.engines.base import Config, KnobSpace, Support
@@ -17,13 +16,13 @@ from fuseplan.engines.cpu_c.factors import factors_of, write_factors
 from fuseplan.engines.cpu_c.forms.matmul import (
     COLUMNS,
     NARROW_ROWS,
-    STACK_BYTES,
     MatmulSchedule,
     deepest,
     product_tiling,
     product_us,
-    shared_axes,
+    rows_of_one_b,
     write_geometry,
+    write_stack,
 )
 from fuseplan.engines.cpu_c.source import Source, assemble
 from fuseplan.engines.forms import NOT_THIS
@@ -60,8 +59,7 @@ class MatmulBf16Form:
         if not region.anchors or not _are_bf16(region):
             return NOT_THIS
         has_tiles = set(FEATURES) <= set(device.features)
-        num_rows = prod(region.domain[-2 - shared_axes(region) : -1])
-        few = num_rows <= NARROW_ROWS and not region.graph.is_dynamic
+        few = rows_of_one_b(region) <= NARROW_ROWS and not region.graph.is_dynamic
         if not has_tiles or few or not assembles(_INSTRUCTION):
             return NOT_THIS
         if not blocks_refusal(region, "matmul").is_supported:
@@ -80,9 +78,7 @@ class MatmulBf16Form:
     def emit(self, schedule: Bf16Schedule, config: Config) -> Source:
         blocks = schedule.blocks
         holes = begin_blocks(blocks, "PRODUCT", _BLOCK, factor="uint16_t")
-        thread_bytes = _thread_bytes(schedule)
-        is_small = thread_bytes <= STACK_BYTES and not blocks.region.graph.is_dynamic
-        holes.macro("STACK_BYTES", STACK_BYTES if is_small else 0)
+        thread_bytes = write_stack(holes, _thread_bytes(schedule))
         write_geometry(holes, schedule)
         chunk_rows = holes.args.number("chunk_rows", schedule.chunk_rows)
         holes.function(
@@ -96,7 +92,7 @@ class MatmulBf16Form:
         )
         return replace(
             made,
-            thread_bytes=0 if is_small else thread_bytes,
+            thread_bytes=thread_bytes,
             features=FEATURES,
         )
 
@@ -119,8 +115,7 @@ def _schedule(region: Region, device: Device) -> Bf16Schedule:
     terms = deepest(region)
     num_blocks = -(-terms // most)
     depth_block = -(-terms // num_blocks // _STEP) * _STEP
-    num_rows = prod(region.domain[-2 - shared_axes(region) : -1])
-    chunk_rows = min(_CHUNK_ROWS, -(-num_rows // _TILE_ROWS) * _TILE_ROWS)
+    chunk_rows = min(_CHUNK_ROWS, -(-rows_of_one_b(region) // _TILE_ROWS) * _TILE_ROWS)
     if region.graph.is_dynamic:
         chunk_rows = _CHUNK_ROWS
     group = _KEPT_COLUMNS if num_blocks > 1 else _COLUMNS

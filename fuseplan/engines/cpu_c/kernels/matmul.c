@@ -180,32 +180,7 @@ INLINE vec multiply_add(vec x, vec y, vec sum) {
   return made;
 }
 
-/* LANES x LANES elements, in place: in stage S, lanes whose numbers differ in bit S change places. */
-INLINE void transpose(vec *r) {
-#ifdef __clang__
-  for (int i = 0; i < LANES; ++i)
-    for (int j = 0; j < i; ++j) {
-      const ACC x = r[i][j];
-      r[i][j] = r[j][i];
-      r[j][i] = x;
-    }
-#else
-#define STAGE(S)                                                      \
-  if (LANES > S) {                                                    \
-    __typeof__((vec){0} == (vec){0}) low, high;                       \
-    UNROLL for (int j = 0; j < LANES; ++j) {                          \
-      low[j] = j & S ? LANES + j - S : j;                             \
-      high[j] = j & S ? LANES + j : j + S;                            \
-    }                                                                 \
-    UNROLL for (int i = 0; i < LANES; ++i) if (!(i & S)) {            \
-      const vec x = r[i], y = r[i + S];                               \
-      r[i] = __builtin_shuffle(x, y, low);                            \
-      r[i + S] = __builtin_shuffle(x, y, high);                       \
-    }                                                                 \
-  }
-  STAGE(1) STAGE(2) STAGE(4) STAGE(8)
-#endif
-}
+INLINE void transpose(vec *r) { TRANSPOSE(r) }
 
 /* What a thread works on: panels of B, rows of A and sums. */
 struct memory {

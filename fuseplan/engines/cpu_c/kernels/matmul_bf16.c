@@ -131,32 +131,7 @@ INLINE int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t whole_steps(int64_t terms) { return (terms + STEP - 1) / STEP * STEP; }
 INLINE uint32_t pair(FACTOR low, FACTOR high) { return low | (uint32_t)high << 16; }
 
-/* LANES x LANES words, in place: in stage S, lanes whose numbers differ in bit S change places. */
-INLINE void transpose(words *r) {
-#ifdef __clang__
-  for (int i = 0; i < LANES; ++i)
-    for (int j = 0; j < i; ++j) {
-      const uint32_t x = r[i][j];
-      r[i][j] = r[j][i];
-      r[j][i] = x;
-    }
-#else
-#define STAGE(S)                                         \
-  if (LANES > S) {                                       \
-    words low, high;                                     \
-    UNROLL for (int j = 0; j < LANES; ++j) {             \
-      low[j] = j & S ? LANES + j - S : j;                \
-      high[j] = j & S ? LANES + j : j + S;               \
-    }                                                    \
-    UNROLL for (int i = 0; i < LANES; ++i) if (!(i & S)) { \
-      const words x = r[i], y = r[i + S];                \
-      r[i] = __builtin_shuffle(x, y, low);               \
-      r[i + S] = __builtin_shuffle(x, y, high);          \
-    }                                                    \
-  }
-  STAGE(1) STAGE(2) STAGE(4) STAGE(8)
-#endif
-}
+INLINE void transpose(words *r) { TRANSPOSE(r) }
 
 /* What a thread works on: the panels of B at hand, rows of A, sums, and where the rows are. */
 struct memory {
