@@ -185,6 +185,30 @@ def multiply_tiles(  # table
 
 
 @gluon.jit
+def allocate_tiles(a_map, b_map, STAGES: gl.constexpr):
+    """Shared memory of all stages: two halves of the left operand's rows each, and the right operand."""
+    a_tiles = gl.allocate_shared_memory(
+        a_map.dtype, [2 * STAGES, a_map.block_type.shape[0], a_map.block_type.shape[1]], a_map.layout
+    )
+    b_tiles = gl.allocate_shared_memory(
+        b_map.dtype, [STAGES, b_map.block_type.shape[0], b_map.block_type.shape[1]], b_map.layout
+    )
+    return a_tiles, b_tiles
+
+
+@gluon.jit
+def allocate_barriers(STAGES: gl.constexpr):
+    """For each stage whether it is full, and empty: both groups must have left it."""
+    BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+        mbarrier.init(empty.index(stage), count=2)
+    return full, empty
+
+
+@gluon.jit
 def tiles_by_specialists(  # table
     a_params, b_params, params, n_m, n_n, n_k,
     BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr, PARTS: gl.constexpr,
@@ -192,19 +216,9 @@ def tiles_by_specialists(  # table
 ):  # fmt: skip
     """One program a multiprocessor, each with every so many-th tile of 128 rows."""
     a_map, b_map = a_params[0], b_params[0]
-    a_tiles = gl.allocate_shared_memory(
-        a_map.dtype, [2 * STAGES, a_map.block_type.shape[0], a_map.block_type.shape[1]], a_map.layout
-    )
-    b_tiles = gl.allocate_shared_memory(
-        b_map.dtype, [STAGES, b_map.block_type.shape[0], b_map.block_type.shape[1]], b_map.layout
-    )
+    a_tiles, b_tiles = allocate_tiles(a_map, b_map, STAGES)
     staging = allocate_staging(params, PARTS)
-    BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=2)
+    full, empty = allocate_barriers(STAGES)
     tiles_m, tiles_n, steps = gl.cdiv(n_m, 128), gl.cdiv(n_n, BLOCK_N), gl.cdiv(n_k, BLOCK_K)
     NUM_BYTES: gl.constexpr = 2 * a_map.block_type.nbytes + b_map.block_type.nbytes
     FIRST: gl.constexpr = 0

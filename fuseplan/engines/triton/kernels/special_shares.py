@@ -5,13 +5,12 @@ Holes and what is not here are those of `kernels/special.py`. Run alone, y = a b
 
 from triton.experimental import gluon  # import here: kernel files are read as text, or run alone
 from triton.experimental.gluon import language as gl  # import here: as above
-from triton.experimental.gluon.language.nvidia.hopper import (  # import here: as above
-    mbarrier,
-    tma,
-)
+from triton.experimental.gluon.language.nvidia.hopper import tma  # import here: as above
 
 from fuseplan.engines.triton.kernels.special import (
+    allocate_barriers,
     allocate_staging,
+    allocate_tiles,
     epilogue,
     half_of,
     load_steps,
@@ -103,32 +102,10 @@ def finish_half(  # table
 
 @gluon.jit
 def multiply_shares(  # table
-    GROUP: gl.constexpr,
-    params,
-    staging,
-    kept,
-    flags,
-    a_tiles,
-    b_tiles,
-    full,
-    empty,
-    n_m,
-    n_n,
-    tiles_m,
-    tiles_n,
-    steps,
-    waves,
-    pieces,
-    start,
-    end,
-    n_whole,
-    n_groups,
-    n_tiles,
-    n_shares,
-    BLOCK_N: gl.constexpr,
-    GROUP_M: gl.constexpr,
-    HALVES: gl.constexpr,
-):
+    GROUP: gl.constexpr, params, staging, kept, flags, a_tiles, b_tiles, full, empty, n_m, n_n, tiles_m, tiles_n,
+    steps, waves, pieces, start, end, n_whole, n_groups, n_tiles, n_shares, BLOCK_N: gl.constexpr,
+    GROUP_M: gl.constexpr, HALVES: gl.constexpr,
+):  # fmt: skip
     """A group that multiplies where programs share tiles.
 
     Sums of pieces that do not begin a tile go to memory as they lie in registers; each thread needs what one thread
@@ -192,86 +169,33 @@ def multiply_shares(  # table
 
 @gluon.jit
 def load_shares(  # table
-    a_params,
-    b_params,
-    a_tiles,
-    b_tiles,
-    full,
-    empty,
-    tiles_m,
-    tiles_n,
-    steps,
-    waves,
-    pieces,
-    start,
-    end,
-    n_whole,
-    n_groups,
-    NUM_BYTES: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr,
-):
+    a_params, b_params, a_tiles, b_tiles, full, empty, tiles_m, tiles_n, steps, waves, pieces, start, end, n_whole,
+    n_groups, NUM_BYTES: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+):  # fmt: skip
     """The warp that loads where programs share tiles."""
     count = 0
     for number in range(waves + pieces):
         tile, first, last = piece_of(number, waves, start, end, n_whole, n_groups, steps)
         pid_m, pid_n = place_of(tile, tiles_m, tiles_n, GROUP_M)
         load_steps(
-            a_params,
-            b_params,
-            a_tiles,
-            b_tiles,
-            full,
-            empty,
-            pid_m,
-            pid_n,
-            count,
-            first,
-            last,
-            NUM_BYTES,
-            BLOCK_N,
+            a_params, b_params, a_tiles, b_tiles, full, empty, pid_m, pid_n, count, first, last, NUM_BYTES, BLOCK_N,
             BLOCK_K,
-        )
+        )  # fmt: skip
         count += last - first
 
 
 @gluon.jit
 def shares_by_specialists(  # table
-    a_params,
-    b_params,
-    parts_params,
-    params,
-    n_m,
-    n_n,
-    n_k,
-    n_whole,
-    n_groups,
-    n_tiles,
-    n_shares,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    STAGES: gl.constexpr,
-    GROUP_M: gl.constexpr,
-    HALVES: gl.constexpr,
+    a_params, b_params, parts_params, params, n_m, n_n, n_k, n_whole, n_groups, n_tiles, n_shares,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr, HALVES: gl.constexpr,
     INDEX_BITS: gl.constexpr,
-):
+):  # fmt: skip
     """As `tiles_by_specialists`, and as `share_of_products` of `kernels/gemm.py`: the last tiles are shared."""
     kept, flags = parts_params
     a_map, b_map = a_params[0], b_params[0]
-    a_tiles = gl.allocate_shared_memory(
-        a_map.dtype, [2 * STAGES, a_map.block_type.shape[0], a_map.block_type.shape[1]], a_map.layout
-    )
-    b_tiles = gl.allocate_shared_memory(
-        b_map.dtype, [STAGES, b_map.block_type.shape[0], b_map.block_type.shape[1]], b_map.layout
-    )
+    a_tiles, b_tiles = allocate_tiles(a_map, b_map, STAGES)
     staging = allocate_staging(params, 2)
-    BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=2)
+    full, empty = allocate_barriers(STAGES)
     tiles_m, tiles_n, steps = gl.cdiv(n_m, 128), gl.cdiv(n_n, BLOCK_N), gl.cdiv(n_k, BLOCK_K)
     waves, share = n_whole // gl.num_programs(0), gl.program_id(0) // n_groups
     start, pieces = share * n_tiles * steps // n_shares, n_whole * 0
@@ -281,135 +205,24 @@ def shares_by_specialists(  # table
     NUM_BYTES: gl.constexpr = 2 * a_map.block_type.nbytes + b_map.block_type.nbytes
     FIRST: gl.constexpr = 0
     SECOND: gl.constexpr = 1
-    gl.warp_specialize(
-        [
-            (
-                multiply_shares,
-                (
-                    FIRST,
-                    params,
-                    staging,
-                    kept,
-                    flags,
-                    a_tiles,
-                    b_tiles,
-                    full,
-                    empty,
-                    n_m,
-                    n_n,
-                    tiles_m,
-                    tiles_n,
-                    steps,
-                    waves,
-                    pieces,
-                    start,
-                    end,
-                    n_whole,
-                    n_groups,
-                    n_tiles,
-                    n_shares,
-                    BLOCK_N,
-                    GROUP_M,
-                    HALVES,
-                ),
-            ),
-            (
-                multiply_shares,
-                (
-                    SECOND,
-                    params,
-                    staging,
-                    kept,
-                    flags,
-                    a_tiles,
-                    b_tiles,
-                    full,
-                    empty,
-                    n_m,
-                    n_n,
-                    tiles_m,
-                    tiles_n,
-                    steps,
-                    waves,
-                    pieces,
-                    start,
-                    end,
-                    n_whole,
-                    n_groups,
-                    n_tiles,
-                    n_shares,
-                    BLOCK_N,
-                    GROUP_M,
-                    HALVES,
-                ),
-            ),
-            (
-                load_shares,
-                (
-                    a_params,
-                    b_params,
-                    a_tiles,
-                    b_tiles,
-                    full,
-                    empty,
-                    tiles_m,
-                    tiles_n,
-                    steps,
-                    waves,
-                    pieces,
-                    start,
-                    end,
-                    n_whole,
-                    n_groups,
-                    NUM_BYTES,
-                    BLOCK_N,
-                    BLOCK_K,
-                    GROUP_M,
-                ),
-            ),
-        ],
-        [4, 1],
-        [232, 40],
-    )
+    gl.warp_specialize([
+        (multiply_shares, (FIRST, params, staging, kept, flags, a_tiles, b_tiles, full, empty, n_m, n_n, tiles_m,
+                           tiles_n, steps, waves, pieces, start, end, n_whole, n_groups, n_tiles, n_shares, BLOCK_N,
+                           GROUP_M, HALVES)),
+        (multiply_shares, (SECOND, params, staging, kept, flags, a_tiles, b_tiles, full, empty, n_m, n_n, tiles_m,
+                           tiles_n, steps, waves, pieces, start, end, n_whole, n_groups, n_tiles, n_shares, BLOCK_N,
+                           GROUP_M, HALVES)),
+        (load_shares, (a_params, b_params, a_tiles, b_tiles, full, empty, tiles_m, tiles_n, steps, waves, pieces, start,
+                       end, n_whole, n_groups, NUM_BYTES, BLOCK_N, BLOCK_K, GROUP_M)),
+    ], [4, 1], [232, 40])  # fmt: skip
 
 
 @gluon.jit
 def special_shares(  # table
-    a,
-    b,
-    y,
-    kept,
-    flags,
-    n_m,
-    n_n,
-    n_k,
-    n_whole,
-    n_groups,
-    n_tiles,
-    n_shares,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    STAGES: gl.constexpr,
-    GROUP_M: gl.constexpr,
-    HALVES: gl.constexpr,
-    INDEX_BITS: gl.constexpr,
-):
+    a, b, y, kept, flags, n_m, n_n, n_k, n_whole, n_groups, n_tiles, n_shares, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr, HALVES: gl.constexpr, INDEX_BITS: gl.constexpr,
+):  # fmt: skip
     shares_by_specialists(
-        (a,),
-        (b,),
-        (kept, flags),
-        (y,),
-        n_m,
-        n_n,
-        n_k,
-        n_whole,
-        n_groups,
-        n_tiles,
-        n_shares,
-        BLOCK_N,
-        BLOCK_K,
-        STAGES,
-        GROUP_M,
-        HALVES,
-        INDEX_BITS,
-    )
+        (a,), (b,), (kept, flags), (y,), n_m, n_n, n_k, n_whole, n_groups, n_tiles, n_shares, BLOCK_N, BLOCK_K,
+        STAGES, GROUP_M, HALVES, INDEX_BITS,
+    )  # fmt: skip
