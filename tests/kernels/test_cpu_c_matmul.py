@@ -144,7 +144,7 @@ def test_fused_products_match_float64(name: str, make: object, orders: tuple[str
 
 
 @pytest.mark.parametrize(
-    "orders", [("rows", "rows"), pytest.param(("columns", "columns"), marks=pytest.mark.full)], ids="-".join
+    "orders", [pytest.param(("rows", "rows"), marks=pytest.mark.full), ("columns", "columns")], ids="-".join
 )
 @pytest.mark.parametrize("name", some(["double"]))
 def test_products_match_float64_on_every_vector_width(march: str, name: str, orders: tuple[str, str]) -> None:

@@ -447,13 +447,14 @@ INLINE void add_columns_of_b(const struct args *p, const struct position *at, co
       }
       add_dots_of_rows(0, num_rows, columns, rows, k, padded, b, dots);
     }
-    ACC *out = sums + c / PANEL * PANEL * num_rows * PRODUCTS + c % PANEL;
     for (int64_t i = 0; i < num_rows * DOT_COLUMNS; i += LANES) { /* lane j of the sum is the sum of dots[i + j] */
       vec *turned = dots[0] + i, sum = {0};
       transpose(turned);
       UNROLL for (int j = 0; j < LANES; ++j) sum += turned[j];
-      for (int64_t j = i; j < i + LANES && j < num_rows * DOT_COLUMNS; ++j)
-        if (j % DOT_COLUMNS < columns) out[j / DOT_COLUMNS * PRODUCTS * PANEL + j % DOT_COLUMNS] += sum[j - i];
+      for (int64_t j = i; j < i + LANES && j < num_rows * DOT_COLUMNS; ++j) {
+        const int64_t row = j / DOT_COLUMNS, column = c + j % DOT_COLUMNS, panel = column / PANEL;
+        if (column < width) sums[((panel * num_rows + row) * PRODUCTS) * PANEL + column % PANEL] += sum[j - i];
+      }
     }
   }
 }
