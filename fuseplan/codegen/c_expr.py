@@ -32,6 +32,7 @@ _THROUGH_DOUBLE = ("exp", "log", "log1p", "sqrt", "sin", "cos", "tan", "tanh", "
 # table: {f} is the suffix of libm's functions, {m} that of float_math.h where it has one, {T} the carrier, {k} the kind
 _FLOAT_EXPR = {
     "neg": "-{0}", "abs": "fabs{f}({0})", "exp": "exp{m}({0})", "log": "log{m}({0})", "log1p": "log1p{m}({0})",
+    "exp_down": "exp_down_f32({0})",
     "sqrt": "sqrt{f}({0})", "sin": "sin{m}({0})", "cos": "cos{m}({0})", "tan": "tan{m}({0})",
     "tanh": "tanh{m}({0})", "erf": "erf{m}({0})", "floor": "floor{f}({0})", "ceil": "ceil{f}({0})",
     "not_": "({T})({0} == 0)",
@@ -158,7 +159,7 @@ BLOCK = {
         "max_key(-INFINITY)",
         "max_i32({a}, max_key({x}))",
         "max",
-        "of_key({a})",
+        "of_max_key({a})",
     ),
     "min": Accumulator(
         "int32_t",
@@ -166,7 +167,7 @@ BLOCK = {
         "min_key(INFINITY)",
         "min_i32({a}, min_key({x}))",
         "min",
-        "of_key({a})",
+        "of_min_key({a})",
     ),
 }
 

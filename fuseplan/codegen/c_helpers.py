@@ -53,16 +53,15 @@ static inline uint16_t half_from_float(float x) {
 
 _BFLOAT_FROM_FLOAT = """\
 static inline uint16_t bfloat_from_float(float x) {
-  const uint32_t u = bits_of(x);
-  const uint32_t rounded = u + 0x7fff + (u >> 16 & 1);
-  return (uint16_t)((x != x ? u | 0x400000 : rounded) >> 16);
+  const uint32_t u = bits_of(x), rounded = u + 0x7fff + (u >> 16 & 1), no_number = x != x ? 0xffffffffu : 0;
+  return (uint16_t)((rounded | no_number) >> 16);
 }"""
 
 # rounded where it is, as 32 bits, so that no vector is narrowed and widened again
 _BFLOAT_ROUND = """\
 static inline float bfloat_round(float x) {
-  const uint32_t u = bits_of(x), rounded = u + 0x7fff + (u >> 16 & 1);
-  return float_of((x != x ? u | 0x400000 : rounded) & 0xffff0000u);
+  const uint32_t u = bits_of(x), rounded = u + 0x7fff + (u >> 16 & 1), no_number = x != x ? 0xffffffffu : 0;
+  return float_of((rounded | no_number) & 0xffff0000u);
 }"""
 
 
@@ -75,7 +74,11 @@ def _pair(kind: str, ctype: str) -> dict[str, str]:
             quick = (
                 f"if (__builtin_constant_p(b) && b == b) return a {within} b ? b : a;"
             )
-            lines = [quick, f"return a {beyond} b || a != a ? a : b;"]
+            lines = [
+                quick,
+                f"const {ctype} one = b {beyond} a ? b : a;",
+                "return b != b ? b : one;",
+            ]
         head = f"static inline {ctype} {name}_{kind}({ctype} a, {ctype} b) {{"
         made[f"{name}_{kind}"] = "\n  ".join([head, *lines]) + "\n}"
     return made

@@ -74,13 +74,14 @@ def test_integer_sums_wrap_around() -> None:
 
 @pytest.mark.parametrize("axes", [(1,), (0,), (0, 1)], ids=str)
 @pytest.mark.parametrize("place", [0, 17, 32])
-def test_maximum_and_minimum_propagate_nan_from_any_position(axes: tuple[int, ...], place: int) -> None:
+@pytest.mark.parametrize("sign", [1, -1])
+def test_maximum_and_minimum_propagate_nan_from_any_position(axes: tuple[int, ...], place: int, sign: int) -> None:
     b = RegionBuilder()
-    x = b.load((33, 33))
+    x = b.load((33, 540))
     b.store(b.reduce("max", x, axes))
     b.store(b.reduce("min", x, axes))
-    data = np.random.default_rng(2).normal(size=(33, 33)).astype(np.float32)
-    data[place, place] = np.nan
+    data = np.random.default_rng(2).normal(size=(33, 540)).astype(np.float32)
+    data[place, place], data[32 - place, 507 + place] = np.copysign(np.nan, [sign, -sign])
     data[5, 6], data[6, 5] = np.inf, -np.inf
     high, low = run_region(b.region(), [data])
     np.testing.assert_array_equal(high, np.max(data, axis=axes, keepdims=True))

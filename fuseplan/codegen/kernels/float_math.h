@@ -15,9 +15,8 @@ static inline float exp_tail(float r) {
 /* x / ln(2), rounded to an integer by the addition of 1.5 * 2^23, whose low bits then hold it */
 static inline float exp_shifted(float x) { return MADD_F32(x, 1.44269504f, 0x1.8p23f); }
 
-/* what is left of x without that many times ln(2) */
-static inline float exp_rest(float x, float shifted) {
-  const float n = shifted - 0x1.8p23f;
+/* what is left of x without n times ln(2) */
+static inline float exp_rest(float x, float n) {
   return MADD_F32(n, -1.42860677e-6f, MADD_F32(n, -0.693145752f, x));
 }
 
@@ -41,17 +40,22 @@ static inline float divisor_scale(float y) {
   return fabsf(y) > 0x1p64f ? 0x1p-64f : small;
 }
 
-/* floats in the order of integers, NaN at the end that a maximum or minimum takes: compared in one instruction */
+/* floats in the order of integers, compared in one instruction */
 static inline int32_t key_of(float x) {
   const int32_t u = (int32_t)bits_of(x);
   return u ^ (int32_t)((uint32_t)(u >> 31) >> 1);
 }
 
-static inline int32_t max_key(float x) { return x != x ? INT32_MAX : key_of(x); }
+/* moved so far that a NaN of either sign, which lies beyond the infinities, is the largest, or with the other sign the smallest */
+static inline int32_t max_key(float x) { return (int32_t)((uint32_t)key_of(x) - 0x7fffffu); }
 
-static inline int32_t min_key(float x) { return x != x ? INT32_MIN : key_of(x); }
+static inline int32_t min_key(float x) { return (int32_t)((uint32_t)key_of(x) + 0x7fffffu); }
 
 static inline float of_key(int32_t key) { return float_of((uint32_t)(key ^ (int32_t)((uint32_t)(key >> 31) >> 1))); }
+
+static inline float of_max_key(int32_t key) { return of_key((int32_t)((uint32_t)key + 0x7fffffu)); }
+
+static inline float of_min_key(int32_t key) { return of_key((int32_t)((uint32_t)key - 0x7fffffu)); }
 
 /* the smaller of two numbers that are not negative, which a NaN is not: as integers, which is one instruction */
 static inline float smaller_of(float x, float y) { return float_of(bits_of(x) < bits_of(y) ? bits_of(x) : bits_of(y)); }
@@ -60,11 +64,20 @@ static inline float smaller_of(float x, float y) { return float_of(bits_of(x) < 
 static inline float exp_f32(float x) {
   const int32_t high = (int32_t)bits_of(x), below = high < 0x42b20000 ? high : 0x42b20000; /* 89 */
   const uint32_t bits = (uint32_t)below < 0xc2d00000u ? (uint32_t)below : 0xc2d00000u;     /* -104 */
-  const float bounded = float_of(bits), shifted = exp_shifted(bounded), tail = exp_tail(exp_rest(bounded, shifted));
+  const float bounded = float_of(bits), shifted = exp_shifted(bounded), tail = exp_tail(exp_rest(bounded, shifted - 0x1.8p23f));
   const int32_t n = (int32_t)(bits_of(shifted) << 23), first = n > -100 * 0x800000 ? n : -100 * 0x800000;
   const float half = float_of(bits_of(MADD_F32(tail, 0.5f, 0.5f)) + (uint32_t)first);
-  const float result = half * float_of((uint32_t)(n - first) + 0x40000000u);
-  return x != x ? x + x : result;
+  const uint32_t no_number = x != x ? 0xffffffffu : 0;
+  return half * float_of(((uint32_t)(n - first) + 0x40000000u) | no_number);
+}
+
+/* the same of an x that is not positive, or NaN: the power of two is 2^32 times too large, then never denormal */
+static inline float exp_down_f32(float x) {
+  const float bounded = float_of(bits_of(x) < 0xc2d00000u ? bits_of(x) : 0xc2d00000u); /* -104 */
+  const float shifted = MADD_F32(bounded, 1.44269504f, 0x1.8p23f + 32.0f);
+  const float e = 1.0f + exp_tail(exp_rest(bounded, shifted - (0x1.8p23f + 32.0f)));
+  const uint32_t no_number = x != x ? 0xffffffffu : 0;
+  return float_of(bits_of(e) + (bits_of(shifted) << 23)) * float_of(bits_of(0x1p-32f) | no_number);
 }
 
 /* log(2^n (1 + f)) for 1 + f from sqrt(1/2) to sqrt(2) */
@@ -114,7 +127,7 @@ static inline float log1p_f32(float x) {
 static inline float tanh_f32(float x) {
   const float a = fabsf(x), s = x * x, bounded = smaller_of(a + a, 18.1f);
   const float shifted = exp_shifted(bounded), scale = power_of_2((int32_t)bits_of(shifted) - 0x4b400000);
-  const float e = MADD_F32(exp_tail(exp_rest(bounded, shifted)), scale, scale);
+  const float e = MADD_F32(exp_tail(exp_rest(bounded, shifted - 0x1.8p23f)), scale, scale);
   float p = MADD_F32(2.157635754e-3f, s, -8.195086382e-3f);
   p = MADD_F32(p, s, 2.170874923e-2f);
   p = MADD_F32(p, s, -5.394846201e-2f);
@@ -135,7 +148,7 @@ static inline float erf_f32(float x) {
   r = MADD_F32(r, u, -1.286521703e-1f);
   r = MADD_F32(r, u, -u);
   const float shifted = exp_shifted(r), scale = power_of_2((int32_t)bits_of(shifted) - 0x4b400000);
-  const float far = 1.0f - MADD_F32(exp_tail(exp_rest(r, shifted)), scale, scale);
+  const float far = 1.0f - MADD_F32(exp_tail(exp_rest(r, shifted - 0x1.8p23f)), scale, scale);
   float p = MADD_F32(-5.959063419e-4f, s, 4.987261724e-3f);
   p = MADD_F32(p, s, -2.676291764e-2f);
   p = MADD_F32(p, s, 1.128173023e-1f);

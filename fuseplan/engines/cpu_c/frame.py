@@ -11,7 +11,7 @@ from fuseplan.codegen.axes import MergedAxis
 from fuseplan.codegen.writer import LineWriter
 from fuseplan.dtypes import BFLOAT16, FLOAT, HALF, INT64, DType
 from fuseplan.engines.cpu_c.source import Holes
-from fuseplan.ir.region import Role
+from fuseplan.ir.region import Region, Role, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,21 @@ class Strides:
 
     prefix: str
     along: tuple[int, ...]
+
+
+def is_exp_down(region: Region, v: Value) -> bool:
+    """Whether a value is the exponential of a float that is never positive: below a maximum, or against a magnitude."""
+    if v.op != "exp" or v.compute is not FLOAT:
+        return False
+    x = region.values[v.args[0]]
+    if x.op not in ("neg", "sub"):
+        return False
+    y = region.values[x.args[-1]]
+    if not all(t is FLOAT for t in (x.dtype, x.compute, y.dtype, y.compute)):
+        return False
+    if x.op == "neg":
+        return y.op == "abs"
+    return y.op == "reduce" and y.mode == "max" and y.args == x.args[:1]
 
 
 class Frame:
@@ -133,7 +148,8 @@ class Frame:
             )
         else:
             types = [self.region.values[a].dtype for a in v.args]
-            made = c_expr.evaluate(v.op, [f"v{a}" for a in v.args], types, v.compute)
+            op = "exp_down" if is_exp_down(self.region, v) else v.op
+            made = c_expr.evaluate(op, [f"v{a}" for a in v.args], types, v.compute)
             text = c_expr.result(made, v.compute, v.dtype)
         self.define(value, text)
 
