@@ -17,6 +17,7 @@ from fuseplan.engines.cpu_c.elements import GlobalReductions
 from fuseplan.engines.cpu_c.frame import Frame
 from fuseplan.engines.cpu_c.source import Holes
 from fuseplan.engines.cpu_c.tiling import Tiling
+from fuseplan.ir.region import Region
 
 _TASK = ("const struct args *p", "int64_t task", "void *scratch")
 
@@ -47,7 +48,7 @@ def add_into(frame: Frame, reduce: int, place: str, text: str = "") -> None:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The innermost loop of a pass. If it adds up floats it is cut in blocks; the last, short one adds up in double.
+    """The innermost loop of a pass, cut in blocks; if it adds up floats, what is left behind them adds up in double.
 
     Args:
         index, first, past: of the loop, as C text
@@ -64,26 +65,24 @@ class Block:
         frame: Frame,
         element: Callable[[], None],
         merge: Callable[[int, str], None],
+        ahead: Callable[[], None] = lambda: None,
     ) -> None:
         """The loops.
 
         Args:
             element: writes what is done at one position, without what the block's own reductions add up
             merge: writes what is done with the result of a block, given as text
+            ahead: writes what is done before a block
         """
         w = frame.writer
-        if any(is_float_sum(frame, r) for r in self.reduces):
-            w.line(f"int64_t b = {self.first};")
-            w.open(f"for (; b + SUM_BLOCK <= {self.past}; b += SUM_BLOCK) {{")
-            self._write_loop(
-                frame, ("b", "b + SUM_BLOCK"), element, merge, is_whole=True
-            )
-            w.close()
-            self._write_loop(frame, ("b", self.past), element, merge, is_whole=False)
-        else:
-            self._write_loop(
-                frame, (self.first, self.past), element, merge, is_whole=False
-            )
+        w.line(f"{_beside(frame.region)} beside[SUM_BLOCK];")
+        w.line(f"int64_t b = {self.first};")
+        w.open(f"for (; b + SUM_BLOCK <= {self.past}; b += SUM_BLOCK) {{")
+        ahead()
+        self._write_loop(frame, ("b", "b + SUM_BLOCK"), element, merge, is_whole=True)
+        w.close()
+        w.line("IS_READ(beside);")
+        self._write_loop(frame, ("b", self.past), element, merge, is_whole=False)
 
     def _write_loop(
         self,
@@ -103,6 +102,8 @@ class Block:
         w.margin("#pragma omp simd" + "".join(clauses))
         i = self.index
         w.open(f"for (int64_t {i} = {bounds[0]}; {i} < {bounds[1]}; ++{i}) {{")
+        if is_whole:
+            w.line(f"beside[{i} - b] = 0;")
         element()
         for r, acc in accumulators.items():
             text = acc.update.format(a=f"q{r}", x=frame.argument(r))
@@ -110,6 +111,15 @@ class Block:
         w.close()
         for r, acc in accumulators.items():
             merge(r, acc.result.format(a=f"q{r}"))
+
+
+def _beside(region: Region) -> str:
+    """A type so narrow that vectors of it have as many elements as four of the widest type that is computed with."""
+    is_wide = any(
+        "double" in c_expr.CARRIER[v.dtype.name] or v.op in ("sin", "cos", "tan")
+        for v in region.values
+    )
+    return "uint16_t" if is_wide else "uint8_t"
 
 
 class RowSums(GlobalReductions):

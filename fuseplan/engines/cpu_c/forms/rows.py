@@ -34,8 +34,13 @@ from fuseplan.engines.cpu_c.sums import Block, RowSums, add_into
 from fuseplan.engines.cpu_c.tiling import Tiling, rows_of, stores_vary, write_positions
 from fuseplan.engines.forms import NOT_THIS
 from fuseplan.ir.graph import packed_stride
-from fuseplan.ir.region import Region
+from fuseplan.ir.region import Region, Role
 from fuseplan.runtime.device import Device
+
+_LINE_BYTES = 64
+_AHEAD_BYTES = (
+    1 << 16
+)  # of a row that is asked for while the one before is computed: both should stay in a core's cache
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,26 @@ class RowSchedule:
     def inner(self) -> tuple[int, ...]:
         """Numbers of the axes that a row consists of."""
         return tuple(range(self.num_outer, len(self.axes)))
+
+    @property
+    def ahead(self) -> int:
+        """The operand that the next row is asked for in advance: the only one that rows read; several, or none, -1."""
+        if len(self.passes) < 2 or len(self.inner) != 1 or not self.num_outer:
+            return -1
+        row, inside = self.axes[-2:]
+        operands = self.region.operands
+        found = [
+            k
+            for k, o in enumerate(operands)
+            if o.role is Role.IN and row.stride(o) and inside.stride(o)
+        ]
+        size = sum([inside.extent * operands[k].dtype.itemsize for k in found])
+        is_known = not self.region.graph.is_dynamic and size <= _AHEAD_BYTES
+        return (
+            found[0]
+            if len(found) == 1 and is_known and inside.stride(operands[found[0]]) == 1
+            else -1
+        )
 
     @property
     def divides_columns(self) -> bool:
@@ -246,12 +271,30 @@ class Row:
 
         block = Block(frame.index[last], *bounds, (*one.reduces, *in_row))
         w.open("{")
-        block.write(frame, lambda: self._write_element(one), merge)
+        block.write(
+            frame,
+            lambda: self._write_element(one),
+            merge,
+            lambda: self._write_ahead(one),
+        )
         w.close()
         for _ in one.loops[:-1]:
             w.close()
         for r in one.reduces:
             frame.finish(r, f"r{r}")
+
+    def _write_ahead(self, one: Pass) -> None:
+        """Ask for a part of the next row, so that memory works while this row is computed."""
+        operand, passes = self.schedule.ahead, self.schedule.passes
+        if operand < 0:
+            return
+        *outer, row, _ = self.frame.index
+        index = [*outer, f"({row} + 1)", "b + i"]
+        place = Frame(self.frame.holes, self.frame.axes, index).element(operand)
+        at, num = passes.index(one), len(passes)
+        step = _LINE_BYTES // self.region.operands[operand].dtype.itemsize
+        head = f"for (int64_t i = {at} * SUM_BLOCK / {num}; i < {at + 1} * SUM_BLOCK / {num}; i += {step})"
+        self.w.line(f"{head} __builtin_prefetch(&{place}, 0, 2);")
 
     def _needed(self, one: Pass) -> list[int]:
         """Values that a pass computes for each element."""

@@ -14,6 +14,10 @@
 #define SUM_BLOCK 512
 #define FLUSH_ROWS 32
 
+/* A column of narrow elements that a loop fills beside what it computes: gcc then takes so many positions at a time that
+ * four vectors of floats stand side by side, whose long chains of operations do not wait for each other. */
+#define IS_READ(column) __asm__ volatile("" : : "r"(column) : "memory")
+
 struct tiling {
   int64_t num_rows, row_tasks, num_columns, column_tasks, column_block;
 };
