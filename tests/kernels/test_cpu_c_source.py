@@ -306,8 +306,7 @@ def test_shown_source_has_a_header_and_node_comments() -> None:
 def test_flags_change_no_value() -> None:
     assert "-ffp-contract=off" in KERNEL_FLAGS
     assert FLAGS[0] == "-fopenmp-simd"
-    distribution = {"-fno-tree-loop-distribution", "-fno-tree-loop-distribute-patterns"}
-    assert set(FLAGS) <= {"-fopenmp-simd", "-mprefer-vector-width=512"} | distribution
+    assert set(FLAGS) <= {"-fopenmp-simd", "-mprefer-vector-width=512"}
 
 
 def test_own_half_conversions_agree_with_numpy_for_every_pattern() -> None:

@@ -34,7 +34,7 @@ _ROW_COLUMNS, _NARROW_COLUMNS = 4096, 1024  # that one row, some rows read in a 
 _DOT_COLUMNS = 256  # of a task that writes its rows of A into the buffer
 _SPLIT_TERMS, _FEWEST_SPLITS = 256, 4  # of a task, tasks that divide the terms
 NARROW_ROWS, _CHUNK_ROWS, _SUM_ROWS, _TILE_ROWS = 16, 48, 960, 6  # as in the kernel
-_FEWEST_TASKS = 16
+_FEWEST_TASKS, _FEWEST_OF_CORE = 16, 4
 _SPLIT_US = 20.0  # of such a task
 _CALL_US = 0.3
 _PRODUCT_SHARE, _NARROW_SHARE = (
@@ -178,7 +178,7 @@ def _schedule(
         split_terms = _split_terms(blocks, num_rows, widest)
         width = widest if split_terms else min(_NARROW_COLUMNS, num_columns // 4)
         width = max(1, width // COLUMNS) * COLUMNS
-    tiles = product_tiling(blocks, width)
+    tiles = product_tiling(blocks, width, device)
     if is_narrow:
         num_sums = (2 if num_blocks > 1 else 1) * num_rows * group
     else:
@@ -257,8 +257,8 @@ def rows_of_one_b(region: Region) -> int:
     return prod(region.domain[-2 - shared_axes(region) : -1])
 
 
-def product_tiling(blocks: BlockSchedule, width: int) -> Tiling:
-    """Whole batches that have a B of their own, then columns, at least `width`, then parts of rows."""
+def product_tiling(blocks: BlockSchedule, width: int, device: Device) -> Tiling:
+    """Whole batches that have a B of their own, then columns, at least `width`, then parts of rows (each packs B)."""
     if blocks.tiling.num_tasks == 1:
         return blocks.tiling
     region = blocks.region
@@ -269,7 +269,8 @@ def product_tiling(blocks: BlockSchedule, width: int) -> Tiling:
     row_tasks = -(-batches // -(-batches // wanted))
     column_tasks = min(-(-columns // width), max(1, wanted // row_tasks))
     parts = min(
-        min(wanted, _FEWEST_TASKS) // (row_tasks * column_tasks),
+        min(wanted, _FEWEST_TASKS, _FEWEST_OF_CORE * device.sm_count)
+        // (row_tasks * column_tasks),
         rows // row_tasks // _FEWEST_ROWS,
     )
     return Tiling(rows, columns, COLUMNS, row_tasks * max(1, parts), column_tasks)

@@ -120,7 +120,7 @@ def _schedule(region: Region, device: Device) -> Bf16Schedule:
         chunk_rows = _CHUNK_ROWS
     group = _KEPT_COLUMNS if num_blocks > 1 else _COLUMNS
     num_sums = chunk_rows * group * num_products if num_blocks > 1 else 0
-    tiles = product_tiling(blocks, COLUMNS)
+    tiles = product_tiling(blocks, COLUMNS, device)
     us = product_us(region, device, tiles.num_tasks, _SHARE)
     a = tuple([factors_of(region, i, 0, BFLOAT16) for i in blocks.anchors])
     b = tuple([factors_of(region, i, 1, BFLOAT16) for i in blocks.anchors])

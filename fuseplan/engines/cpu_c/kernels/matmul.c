@@ -556,16 +556,25 @@ static NOINLINE void finish_parts(const struct args *block) {
 INLINE void pack_b(const struct args *p, const struct position *at, const int q, int64_t k0, int64_t terms,
                    int64_t first, int64_t width, FACTOR *panels) {
   if (!(b_form(q) & IS_ALONG_K)) {
-    for (int64_t k = 0; k < terms; ++k)
-      for (int64_t c = 0; c < width; c += PANEL) {
-        FACTOR *out = panels + c * depth_block(p) + k * PANEL;
-        if (width - c >= PANEL) {
+    for (int64_t c = 0; c < width; c += PANEL) {
+      FACTOR *out = panels + c * depth_block(p);
+      const int64_t columns = min_of(PANEL, width - c);
+      if (b_form(q) & IS_PLAIN && columns == PANEL) {
+        for (int64_t k = 0; k < terms; ++k, out += PANEL) {
+          const FACTOR *line = b_at(p, at, q, k0 + k, first + c);
+          UNROLL for (int v = 0; v < PANEL; v += LANES) store(out + v, load(line + v));
+        }
+        continue;
+      }
+      for (int64_t k = 0; k < terms; ++k, out += PANEL) {
+        if (columns == PANEL) {
           read_b(p, at, q, k0 + k, first + c, PANEL, out);
         } else {
-          read_b(p, at, q, k0 + k, first + c, width - c, out);
-          for (int64_t j = width - c; j < PANEL; ++j) out[j] = 0;
+          read_b(p, at, q, k0 + k, first + c, columns, out);
+          for (int64_t j = columns; j < PANEL; ++j) out[j] = 0;
         }
       }
+    }
     return;
   }
   for (int64_t c = 0; c < width; c += LANES) {
@@ -613,6 +622,13 @@ static NOINLINE void multiply_tile(int64_t terms, const FACTOR *const *rows, con
   }
 }
 
+/* Asks for a part of the rows that come next, as far from these as these are from each other. */
+INLINE void ask_for_rows(const FACTOR *const *rows, int64_t first, int64_t past) {
+  for (int i = 0; i < TILE_ROWS; ++i)
+    for (int64_t e = first; e < past; e += 64 / (int64_t)sizeof(FACTOR))
+      __builtin_prefetch(rows[i] + TILE_ROWS * (rows[1] - rows[0]) + e);
+}
+
 /* Tiles of at most TILE_ROWS rows with all panels, over terms k to past_k. */
 INLINE void multiply_rows(const struct args *p, const struct memory *m, struct position *at, int64_t row,
                           int64_t num_rows, int64_t first, int64_t width, int64_t k, ACC *sums) {
@@ -627,7 +643,9 @@ INLINE void multiply_rows(const struct args *p, const struct memory *m, struct p
   }
   advance(p, at);
   const int is_last = k + depth_block(p) >= deepest(p);
+  const int64_t terms = min_of(deepest(p) - k, depth_block(p));
   for (int64_t c = 0; c < width; c += PANEL) {
+    if (a_form(0) == (IS_ALONG_K | IS_PLAIN)) ask_for_rows(a[0], terms * c / width, terms * (c + PANEL) / width);
 #define MULTIPLY(q)                                                                             \
   if (k < depth(p, q))                                                                          \
     multiply_tile(min_of(depth(p, q) - k, depth_block(p)), a[q], panels_of(p, m, q) + c * depth_block(p), \
