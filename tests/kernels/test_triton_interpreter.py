@@ -37,7 +37,7 @@ def test_every_way_of_computing_products() -> None:
 
 
 def test_some_sums_and_gradients_of_norms_match_float64() -> None:
-    chosen = "columns-half or everything or rows-in-parts or 37-40 or held"
+    chosen = "columns-half or everything or rows-in-parts or shared or 37-40 or 1-64 or held"
     assert run_interpreted("-x", "-k", chosen, "tests/kernels/triton_rows_interpreted.py") >= 8
 
 

@@ -39,6 +39,16 @@ def norm_of_columns(rows: int, columns: int) -> Region:
     return d.region()
 
 
+def scaled_rows(rows: int, columns: int) -> Region:
+    """Rows over their sums, times a value that all rows share and that is stored too."""
+    d = made.Draft(2)
+    x, scale = d.load((rows, columns), FLOAT), d.load((1, columns), FLOAT)
+    shared = d.op("add", scale, scale)
+    d.store(shared)
+    d.store(d.op("mul", d.op("div", x, d.op("reduce", d.op("abs", x), mode="add", axes=(1,))), shared))
+    return d.region()
+
+
 def check(region: Region, form: str, limit: float) -> set[tuple[str, ...]]:
     """Run every listed config into poisoned outputs; the names of the kernels that ran."""
     found = ENGINE.match(region, made.device())
@@ -70,6 +80,7 @@ SUMS: dict[str, tuple[Callable[[], Region], set[tuple[str, ...]]]] = {  # table:
     "everything": (lambda: sums((7, 90, 65), (0, 1, 2)), {("rows", "whole_rows")}),
     "rows-in-parts": (lambda: sums((9, 1283), (1,)), {("whole_rows",)}),
     "norm-of-columns": (lambda: norm_of_columns(600, 70), {("rows", "whole_rows")}),
+    "shared-by-rows": (lambda: scaled_rows(9, 70), {("whole_rows",)}),
 }
 
 

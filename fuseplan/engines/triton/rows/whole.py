@@ -235,7 +235,7 @@ class WholeRows(RowTiles):
         for (
             value
         ) in stored:  # after all loads: an output may lie in the buffer of an input
-            made = self.bodies_of[value]
+            made = bodies if value in self.kept else self.bodies_of[value]
             for body in made if self.is_tile[value] else made[:1]:
                 self.store(body, value)
         out.line(f"return {tuple_text(names)}")
