@@ -65,6 +65,21 @@ static inline float bfloat_round(float x) {
 }"""
 
 
+# two neighbours at once, as 32 bits: vectors of them need no lanes moved
+_PAIR = """\
+static inline float bfloat_of_pair(const uint16_t *x, int second) {
+  uint32_t both;
+  memcpy(&both, x, sizeof both);
+  return float_of(second ? both & 0xffff0000u : both << 16);
+}"""
+
+_STORE_PAIR = """\
+static inline void store_pair(uint16_t *x, uint32_t first, uint32_t second) {
+  const uint32_t both = first >> 16 | second;
+  memcpy(x, &both, sizeof both);
+}"""
+
+
 def _pair(kind: str, ctype: str) -> dict[str, str]:
     """max and min of one type; NaN comes through from either side, which a constant on the right is not."""
     made = {}
@@ -154,6 +169,8 @@ HELPERS: dict[str, str] = {
     "bfloat_from_float": _BFLOAT_FROM_FLOAT,
     "bfloat_bits": "static inline uint16_t bfloat_bits(float x) { return (uint16_t)(bits_of(x) >> 16); }",
     "bfloat_round": _BFLOAT_ROUND,
+    "bfloat_of_pair": _PAIR,
+    "store_pair": _STORE_PAIR,
     **_pair("f32", "float"),
     **_pair("f64", "double"),
     **_pair("i32", "int32_t"),

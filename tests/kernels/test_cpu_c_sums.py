@@ -55,6 +55,20 @@ def test_softmax_of_rows_around_a_block_matches_float64(length: int, io: DType) 
     check(region, scale=16, floor=0.0)
 
 
+@pytest.mark.parametrize("size", [1023, 1_100_001])
+def test_neighbours_of_bfloat16_in_pairs_keep_their_places(size: int) -> None:
+    """In parts of any length; one output is an exact value rounded, one a rounded value, one a maximum."""
+    b = RegionBuilder(FLOAT)
+    x, y = b.load((size,), BFLOAT16), b.load((size,), BFLOAT16)
+    product = b.op("mul", x, y, dtype=BFLOAT16)
+    b.store(product)
+    b.store(b.op("add", product, x, dtype=BFLOAT16))
+    b.store(b.op("max", x, y, dtype=BFLOAT16))
+    region = b.region()
+    assert schedule_of(region).is_paired
+    check(region, scale=4, floor=0.0)
+
+
 def test_exponentials_are_computed_once_and_kept() -> None:
     region = softmax((5, 513), FLOAT, FLOAT)
     schedule = schedule_of(region)

@@ -135,7 +135,7 @@ class GlobalReductions:
 
     def place(self, frame: Frame, reduce: int) -> str:
         """The result of a reduction at the position of a frame, behind `write_pointers`."""
-        return f"r{reduce}[{frame.offset(self.results[reduce][0])}]"
+        return f"r{reduce}[{frame.own_offset(self.results[reduce][0])}]"
 
     def write_lanes(self) -> None:
         """The holes `struct lanes`, `start` and `fold`, for reductions to one result."""

@@ -26,8 +26,14 @@ from fuseplan.runtime.device import Device, is_x86
 from fuseplan.runtime.launch import Artifact, Launch, LaunchKind, Tasks
 from fuseplan.runtime.toolchain import compile_shared, gap
 
-# where there are vectors of 512 bits they are used; by itself gcc stays at 256 on most of those machines
-FLAGS = ("-fopenmp-simd", *(("-mprefer-vector-width=512",) if is_x86() else ()))
+# where there are vectors of 512 bits they are used; by itself gcc stays at 256 on most of those machines. Loops stay
+# whole: cut off from what it stands beside, the column of `IS_READ` would widen nothing
+FLAGS = (
+    "-fopenmp-simd",
+    "-fno-tree-loop-distribution",
+    "-fno-tree-loop-distribute-patterns",
+    *(("-mprefer-vector-width=512",) if is_x86() else ()),
+)
 _ANCHORS = frozenset({"matmul", "conv_fprop"})
 _TAKEN = ROWS | _ANCHORS | {"load"}
 _MODES = frozenset({"add", "mul", "max", "min"})

@@ -57,6 +57,8 @@ class Frame:
         self.labels = tuple(range(len(self.axes)) if labels is None else labels)
         self.writer = LineWriter()
         self._strides: dict[int, Strides] = {}
+        #: C text of which element of a pair is at hand, where a loop takes pairs of bfloat16 along the last axis
+        self.half = ""
         #: values of half types that have a variable from before they are rounded
         self._unrounded: set[int] = set()
 
@@ -90,6 +92,25 @@ class Frame:
                     else f"{index} * {self.holes.args.number(name, stride)}"
                 )
         return " + ".join(terms) or "0"
+
+    def own_offset(self, strides: Strides) -> str:
+        """The same in memory of the kernel, where in each block the second elements of pairs follow all first ones."""
+        index = self.index
+        if self.half:
+            place = f"b + j + {self.half} * (SUM_BLOCK / 2)"
+            self.index = [*index[:-1], place]
+        text = self.offset(strides)
+        self.index = index
+        return text
+
+    def is_paired(self, operand: int) -> bool:
+        """Whether two elements of an operand are read or written at once."""
+        o = self.region.operands[operand]
+        return (
+            bool(self.half)
+            and o.dtype is BFLOAT16
+            and self.strides(operand).along[-1] == 1
+        )
 
     def element(self, operand: int) -> str:
         """The memory element of an operand at the current position."""
@@ -191,6 +212,17 @@ class Frame:
     def store(self, value: int, operand: int) -> None:
         o = self.region.operands[operand]
         dtype = self.region.values[value].dtype
+        if self.is_paired(operand):
+            exact = (
+                (f"u{value}", FLOAT)
+                if value in self._unrounded
+                else (f"v{value}", dtype)
+            )
+            name = self.holes.names[operand]
+            self.writer.line(
+                f"w_{name}[{self.half}] = bits_of({c_expr.convert(*exact, BFLOAT16)});"
+            )
+            return
         if value in self._unrounded:  # rounded once, when it is stored
             text = c_expr.store(f"u{value}", FLOAT, dtype)
         else:
@@ -234,6 +266,10 @@ class Frame:
             name, ctype = self.holes.names[operand], c_expr.STORAGE[o.dtype.name]
             return c_expr.load(
                 self.holes.args.scalar(name, ctype, operand, o.dtype.itemsize), o.dtype
+            )
+        if self.is_paired(operand):
+            return (
+                f"bfloat_of_pair(&{self.element(operand)} - {self.half}, {self.half})"
             )
         return c_expr.load(self.element(operand), o.dtype)
 

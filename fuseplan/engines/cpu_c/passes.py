@@ -167,6 +167,8 @@ def keep_values(
     num_outer: int,
     passes: Sequence[Pass],
     is_scalar: Sequence[bool],
+    *,
+    is_paired: bool,
 ) -> tuple[Pass, ...]:
     """The passes with values that they keep because they cost more than a load."""
     inner = tuple(range(num_outer, len(axes)))
@@ -180,7 +182,7 @@ def keep_values(
             is_whole = one.loops == inner and all(axes[k].varies(dim) for k in inner)
             again = any(i in needed_for(region, q.roots(region), known) for q in later)
             size = row * _carrier_bytes(region, i)
-            costs = _weight(region, i, known) >= _WORTH_KEEPING
+            costs = _weight(region, i, known, is_paired) >= _WORTH_KEEPING
             if is_whole and again and costs and size <= room:
                 known[i], room = True, room - size
                 kept.append(i)
@@ -193,10 +195,12 @@ def _carrier_bytes(region: Region, value: int) -> int:
     return dtype.itemsize if not dtype.is_float else 8 if dtype is DOUBLE else 4
 
 
-def _weight(region: Region, value: int, known: Sequence[bool]) -> int:
+def _weight(region: Region, value: int, known: Sequence[bool], is_paired: bool) -> int:
     """What it costs to compute a value from what is in memory."""
     total = 0
     for i in needed_for(region, [value], known):
         v = region.values[i]
-        total += 8 * (v.dtype in (HALF, BFLOAT16)) + _WEIGHT.get(v.op, 1)
+        if v.dtype in (HALF, BFLOAT16):
+            total += 2 if v.op == "load" and is_paired else 8
+        total += _WEIGHT.get(v.op, 1)
     return total

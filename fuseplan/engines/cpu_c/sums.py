@@ -13,12 +13,14 @@ from math import prod
 from fuseplan.codegen import c_expr
 from fuseplan.codegen.axes import MergedAxis
 from fuseplan.codegen.writer import LineWriter
+from fuseplan.dtypes import DOUBLE
 from fuseplan.engines.cpu_c.elements import GlobalReductions
 from fuseplan.engines.cpu_c.frame import Frame
 from fuseplan.engines.cpu_c.source import Holes
 from fuseplan.engines.cpu_c.tiling import Tiling
 from fuseplan.ir.region import Region
 
+_LONG = frozenset({"exp", "log", "log1p", "tanh", "erf"})
 _TASK = ("const struct args *p", "int64_t task", "void *scratch")
 
 
@@ -53,12 +55,16 @@ class Block:
     Args:
         index, first, past: of the loop, as C text
         reduces: reductions that each block has in a variable ``q<value>``
+        beside: type of the column beside it, see `beside_of`
+        pairs: operands that are stored in pairs of elements, if blocks are walked in pairs
     """
 
     index: str
     first: str
     past: str
     reduces: tuple[int, ...]
+    beside: str
+    pairs: tuple[int, ...] | None = None
 
     def write(
         self,
@@ -75,7 +81,7 @@ class Block:
             ahead: writes what is done before a block
         """
         w = frame.writer
-        w.line(f"{_beside(frame.region)} beside[SUM_BLOCK];")
+        w.line(f"{self.beside} beside[SUM_BLOCK];")
         w.line(f"int64_t b = {self.first};")
         w.open(f"for (; b + SUM_BLOCK <= {self.past}; b += SUM_BLOCK) {{")
         ahead()
@@ -101,25 +107,56 @@ class Block:
             clauses.append(f" reduction({acc.clause} : q{r})")
         w.margin("#pragma omp simd" + "".join(clauses))
         i = self.index
-        w.open(f"for (int64_t {i} = {bounds[0]}; {i} < {bounds[1]}; ++{i}) {{")
-        if is_whole:
-            w.line(f"beside[{i} - b] = 0;")
-        element()
-        for r, acc in accumulators.items():
-            text = acc.update.format(a=f"q{r}", x=frame.argument(r))
-            w.line(f"q{r} = {text}; {frame.holes.note(r)}")
-        w.close()
+
+        def write_one() -> None:
+            element()
+            for r, acc in accumulators.items():
+                text = acc.update.format(a=f"q{r}", x=frame.argument(r))
+                w.line(f"q{r} = {text}; {frame.holes.note(r)}")
+
+        if is_whole and self.pairs is not None:
+            self._write_pairs(frame, self.pairs, write_one)
+        else:
+            w.open(f"for (int64_t {i} = {bounds[0]}; {i} < {bounds[1]}; ++{i}) {{")
+            if is_whole:
+                w.line(f"beside[{i} - b] = 0;")
+            write_one()
+            w.close()
         for r, acc in accumulators.items():
             merge(r, acc.result.format(a=f"q{r}"))
 
+    def _write_pairs(
+        self, frame: Frame, stored: Sequence[int], write_one: Callable[[], None]
+    ) -> None:
+        """The loop over pairs of neighbours in a block."""
+        w, last = frame.writer, len(frame.index) - 1
+        w.open("for (int64_t j = 0; j < SUM_BLOCK / 2; ++j) {")
+        w.line("beside[j] = 0;")
+        for k in stored:
+            w.line(f"uint32_t w_{frame.holes.names[k]}[2];")
+        w.margin("#pragma GCC unroll 2")
+        w.open("for (int h = 0; h < 2; ++h) {")
+        # not read where all values were kept by passes before
+        w.line(f"const int64_t {self.index} = b + 2 * j + h; (void){self.index};")
+        frame.half = "h"
+        write_one()
+        frame.half = ""
+        w.close()
+        frame.index[last] = "b + 2 * j"
+        for k in stored:
+            name = f"w_{frame.holes.names[k]}"
+            w.line(f"store_pair(&{frame.element(k)}, {name}[0], {name}[1]);")
+        frame.index[last] = self.index
+        w.close()
 
-def _beside(region: Region) -> str:
-    """A type so narrow that vectors of it have as many elements as four of the widest type that is computed with."""
-    is_wide = any(
-        "double" in c_expr.CARRIER[v.dtype.name] or v.op in ("sin", "cos", "tan")
-        for v in region.values
-    )
-    return "uint16_t" if is_wide else "uint8_t"
+
+def beside_of(region: Region, values: Sequence[int]) -> str:
+    """The type of the column beside a loop over these values, which says how many vectors stand side by side.
+
+    Functions of floats are worth four vectors of floats, a few operations two: then a core finds enough by itself.
+    """
+    long = [v for v in (region.values[i] for i in values) if v.op in _LONG]
+    return "uint8_t" if any(v.compute is not DOUBLE for v in long) else "uint16_t"
 
 
 class RowSums(GlobalReductions):
@@ -145,6 +182,7 @@ class RowSums(GlobalReductions):
         self.frame = Frame(holes, axes, [f"i{k}" for k in range(len(axes))])
         self.buffers: dict[int, str] = {}
         self.inner = tuple(inner)
+        self.is_paired = False
         for r in reduces:
             along = self.results[r][0].along
             moves_inside = all(k in inner for k, s in enumerate(along) if s)
@@ -204,6 +242,9 @@ class RowSums(GlobalReductions):
             begin.line(f"float *const s{r} = {self.buffers[r]};")
             begin.line(f"for (int64_t i = 0; i < {count}; ++i) s{r}[i] = 0.0f;")
             flush.line(f"float *const s{r} = {self.buffers[r]};")
+            if self.is_paired:
+                flush.line(f"UNPAIR(p->r{r} + task * {count}, s{r}, {count});")
+                continue
             flush.margin("#pragma omp simd")
             flush.open(f"for (int64_t i = 0; i < {count}; ++i) {{")
             flush.line(f"{whole} += (double)s{r}[i];")

@@ -20,7 +20,7 @@ from fuseplan.engines.cpu_c.elements import (
 from fuseplan.engines.cpu_c.estimate import expected_us, work_us
 from fuseplan.engines.cpu_c.frame import Frame
 from fuseplan.engines.cpu_c.source import Holes, Source, assemble
-from fuseplan.engines.cpu_c.sums import Block, RowSums, add_into
+from fuseplan.engines.cpu_c.sums import Block, RowSums, add_into, beside_of
 from fuseplan.engines.cpu_c.tiling import (
     Tiling,
     rows_of,
@@ -235,7 +235,7 @@ def _write_rows(frame: Frame, sums: RowSums, rows: int) -> None:
         for i, operand in element_stores(region, sums.reduces):
             frame.store(i, operand)
 
-    block = Block("j", "first", "past", in_row)
+    block = Block("j", "first", "past", in_row, beside_of(region, moving))
     block.write(frame, write_element, lambda r, text: sums.update(frame, r, text))
 
 

@@ -30,7 +30,7 @@ from fuseplan.engines.cpu_c.passes import (
     sums_refusal,
 )
 from fuseplan.engines.cpu_c.source import Holes, Source, assemble
-from fuseplan.engines.cpu_c.sums import Block, RowSums, add_into
+from fuseplan.engines.cpu_c.sums import Block, RowSums, add_into, beside_of
 from fuseplan.engines.cpu_c.tiling import Tiling, rows_of, stores_vary, write_positions
 from fuseplan.engines.forms import NOT_THIS
 from fuseplan.ir.graph import packed_stride
@@ -91,6 +91,24 @@ class RowSchedule:
         )
 
     @property
+    def is_paired(self) -> bool:
+        """Whether all that is read and written along a row is bfloat16 without gaps, which is taken in pairs."""
+        if self.num_outer == len(self.axes) or len(self.inner) > 1 and self.sums:
+            return False
+        along = [
+            (o.dtype, self.axes[-1].stride(o))
+            for o in self.region.operands
+            if o.role is not Role.SCALAR
+        ]
+        moving = {(dtype.name, stride) for dtype, stride in along if stride}
+        kinds = {
+            self.region.values[r].compute
+            for r in self.sums
+            if self.axes[-1].varies(self.region.values[r].dim)
+        }
+        return moving == {("BFLOAT16", 1)} and kinds <= {FLOAT}
+
+    @property
     def divides_columns(self) -> bool:
         """Whether a task may cover a part of the fastest axis."""
         return self.family == "pointwise" and self.num_outer < len(self.axes)
@@ -139,7 +157,14 @@ class RowsForm:
         schedule = RowSchedule(
             region, _family(region, inner), axes, len(outer), passes, scalars, sums, tiling, work, us
         )  # fmt: skip
-        kept = keep_values(region, axes, len(outer), passes, schedule.is_scalar)
+        kept = keep_values(
+            region,
+            axes,
+            len(outer),
+            passes,
+            schedule.is_scalar,
+            is_paired=schedule.is_paired,
+        )
         return replace(schedule, passes=kept)
 
     def configs(self, schedule: RowSchedule) -> KnobSpace:
@@ -168,6 +193,7 @@ class RowsForm:
             schedule.inner,
             has_buffers=True,
         )
+        sums.is_paired = schedule.is_paired
         sums.write_flush()
         sums.write_finish()
         row = Row(Frame(holes, schedule.axes, index), schedule, sums)
@@ -243,7 +269,7 @@ class Row:
         moves = [
             s if axes[k].extent != 1 else 0 for k, s in zip(inner, packed, strict=True)
         ]
-        return f"k{value}[{self.frame.offset(Strides('k', (*outer, *moves)))}]"
+        return f"k{value}[{self.frame.own_offset(Strides('k', (*outer, *moves)))}]"
 
     def _write_pass(self, one: Pass) -> None:
         """Accumulators, the loops of a pass, and the values of its reductions."""
@@ -269,7 +295,12 @@ class Row:
             else:
                 add_into(frame, r, f"r{r}", text)
 
-        block = Block(frame.index[last], *bounds, (*one.reduces, *in_row))
+        pairs = None
+        if self.schedule.is_paired and last == len(frame.axes) - 1:
+            pairs = tuple([k for _, k in one.stores if frame.strides(k).along[last]])
+        beside = beside_of(self.region, self._needed(one))
+        reduces = (*one.reduces, *in_row)
+        block = Block(frame.index[last], *bounds, reduces, beside, pairs)
         w.open("{")
         block.write(
             frame,

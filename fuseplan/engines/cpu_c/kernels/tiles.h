@@ -18,6 +18,19 @@
  * four vectors of floats stand side by side, whose long chains of operations do not wait for each other. */
 #define IS_READ(column) __asm__ volatile("" : : "r"(column) : "memory")
 
+/* Sums in a thread's memory, where in each block the second elements of pairs follow all first ones, to their places. */
+#define UNPAIR(to, from, count)                                                         \
+  do {                                                                                  \
+    int64_t b = 0;                                                                      \
+    for (; b + SUM_BLOCK <= (count); b += SUM_BLOCK)                                    \
+      for (int64_t j = 0; j < SUM_BLOCK / 2; ++j) {                                     \
+        (to)[b + 2 * j] += (double)(from)[b + j], (from)[b + j] = 0.0f;                 \
+        (to)[b + 2 * j + 1] += (double)(from)[b + j + SUM_BLOCK / 2];                   \
+        (from)[b + j + SUM_BLOCK / 2] = 0.0f;                                           \
+      }                                                                                 \
+    for (; b < (count); ++b) (to)[b] += (double)(from)[b], (from)[b] = 0.0f;            \
+  } while (0)
+
 struct tiling {
   int64_t num_rows, row_tasks, num_columns, column_tasks, column_block;
 };
