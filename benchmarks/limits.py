@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 
 import numpy as np
+import torch
 
 from fuseplan import dtypes
 from fuseplan.runtime import team, toolchain
@@ -113,7 +114,8 @@ class Limits:
 
     def __init__(self, num_threads: int, num_bytes: int = 64 << 20) -> None:
         self.num_threads, self.num_bytes = num_threads, num_bytes
-        x, y = np.ones(num_bytes, np.uint8), np.zeros(num_bytes, np.uint8)
+        # from PyTorch, as the works' tensors are: NumPy asks for huge pages, which are read 8% faster
+        x, y = torch.ones(num_bytes, dtype=torch.uint8).numpy(), torch.zeros(num_bytes, dtype=torch.uint8).numpy()
         small = np.zeros(64 * 256, np.uint8)
         self.copy = _bound("copy", x[: num_bytes // 2], y[: num_bytes // 2], num_bytes // 2 // TASKS, num_threads)
         self.read = _bound("read_all", x, small, num_bytes // TASKS, num_threads)

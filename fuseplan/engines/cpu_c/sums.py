@@ -221,7 +221,10 @@ class RowSums(GlobalReductions):
 
     def update(self, frame: Frame, reduce: int, text: str = "") -> None:
         """The line that adds an element, or the partial result `text`, at the position of a frame."""
-        place = self.place(frame, reduce)
+        self.add(frame, reduce, self.place(frame, reduce), text)
+
+    def add(self, frame: Frame, reduce: int, place: str, text: str = "") -> None:
+        """The line that adds an element, or the partial result `text`, at a place."""
         if reduce not in self.buffers:
             add_into(frame, reduce, place, text)
             return

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
+from fuseplan.codegen import c_expr
 from fuseplan.codegen.axes import MergedAxis, merge_in_memory_order, reduced_axes
 from fuseplan.engines.base import Config, KnobSpace, Support
 from fuseplan.engines.cpu_c.dataflow import needed_for
@@ -20,7 +22,7 @@ from fuseplan.engines.cpu_c.elements import (
 from fuseplan.engines.cpu_c.estimate import expected_us, work_us
 from fuseplan.engines.cpu_c.frame import Frame
 from fuseplan.engines.cpu_c.source import Holes, Source, assemble
-from fuseplan.engines.cpu_c.sums import Block, RowSums, add_into, beside_of
+from fuseplan.engines.cpu_c.sums import Block, RowSums, beside_of
 from fuseplan.engines.cpu_c.tiling import (
     Tiling,
     rows_of,
@@ -33,6 +35,7 @@ from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 
 _ROWS = 4  # rows of a matrix that are added at once
+_MANY_ROWS = 256  # in so many, sums of up to 32 times `_ROWS` as floats lose no more than other sums of floats do
 _GROUPS = 16  # so many groups of rows are worth a task each
 
 
@@ -110,7 +113,7 @@ class ColumnsForm:
             schedule.tiling,
             (last,),
             leading,
-            has_buffers=False,
+            has_buffers=_has_buffers(schedule),
         )
         holes.macro("GROUPED", int(bool(leading)))
         holes.macro("ROWS", schedule.rows)
@@ -199,6 +202,14 @@ def _needed(region: Region, reduces: Sequence[int]) -> list[int]:
     return needed_for(region, roots, [False] * len(region.values))
 
 
+def _has_buffers(schedule: ColumnSchedule) -> bool:
+    """Whether there are so many rows to be added that floats may add up some of them."""
+    region = schedule.region
+    reduced = [reduced_axes(region, r) for r in schedule.reduces]
+    counts = [prod([region.domain[a] for a in axes]) for axes in reduced]
+    return min(counts) >= _MANY_ROWS and not region.graph.is_dynamic
+
+
 def _write_counts(holes: Holes, schedule: ColumnSchedule) -> None:
     """The holes `rows_of` and `rows_left`."""
     axes, leading = schedule.axes, schedule.num_leading
@@ -247,14 +258,14 @@ def _write_step(frame: Frame, sums: RowSums, moving: Sequence[int], rows: int) -
         if i not in each:
             frame.value(i)
     for r in sums.reduces:
-        acc = frame.accumulator(r)
+        acc = c_expr.BLOCK["add"] if r in sums.buffers else frame.accumulator(r)
         w.line(f"{acc.ctype} q{r} = {acc.init};")
     w.margin(f"#pragma GCC unroll {rows}")
     w.open("for (int64_t u = 0; u < rows; ++u) {")
     for i in each:
         frame.value(i)
     for r in sums.reduces:
-        add_into(frame, r, f"q{r}")
+        sums.add(frame, r, f"q{r}")
     for i, operand in element_stores(region, sums.reduces):
         frame.store(i, operand)
     w.close()
