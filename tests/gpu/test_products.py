@@ -73,6 +73,20 @@ def test_loads_and_products_have_warps_of_their_own(sides: tuple[bool, bool], dt
         run_checked(region, config)
 
 
+@pytest.mark.parametrize("sides", [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("parts", [2, 4])
+def test_groups_of_warps_take_turns(sides: tuple[bool, bool], parts: int) -> None:
+    """Several tiles a program; fewer tiles than programs; one step along K."""
+    tile = {**TILE, "BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "PROGRAMS": 1, "SPECIALISTS": 2}
+    config = tuple({**tile, "num_stages": 4, "SPLIT_N": parts}.items())
+    for shape in ((3000, 5000, 136), (1000, 776, 520), (3000, 2504, 64)):
+        region = scaled(*shape, BFLOAT16, *sides)
+        found = ENGINE.match(region, cuda_devices()[0])
+        assert not isinstance(found, Support)
+        assert any(getattr(step, "is_gluon", False) for step in found[0].emit(found[1], config).steps)
+        run_checked(region, config)
+
+
 @pytest.mark.parametrize("shape", [(2040, 7160, 4104), (1000, 2504, 8200), (1000, 1784, 36000)])
 @pytest.mark.parametrize("dtype", [BFLOAT16, HALF])
 def test_warps_of_their_own_share_the_tiles_of_the_last_wave(shape: tuple[int, int, int], dtype: DType) -> None:

@@ -128,7 +128,7 @@ def test_default_config_compiles_without_spills(name: str, sm: int, tmp_path: Pa
         assert 32 * facts["num_warps"] * used["REG"] <= 65536
         check_parameters(kernel, asm["ptx"], [aot.Box(*box) for box in facts["boxes"]])
         assert str(aot.source_path(kernel.source)).encode() not in asm["cubin"]
-        if kernel.function == "gemm":
+        if kernel.function in ("gemm", "parts") or kernel.is_gluon:
             wanted = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}[sm]
             assert wanted in asm["ptx"] and "cp.async" in asm["ptx"]
             assert ("cp.async.bulk.tensor" in asm["ptx"]) == (sm == 90)

@@ -38,6 +38,10 @@ def long_product() -> Region:
 # table: regions and knobs, for which a kernel of its own is made
 WAYS: dict[str, tuple[Callable[[], Region], dict[str, int]]] = {
     "specialists": (lambda: scaled_floor(HALF), {"num_warps": 4, "num_stages": 4, "SPECIALISTS": 1}),
+    "specialists-in-turn": (
+        lambda: scaled_floor(HALF),
+        {"BLOCK_N": 128, "num_warps": 4, "num_stages": 6, "SPLIT_N": 4, "SPECIALISTS": 2},
+    ),
     "shared-tail": (long_product, {"num_warps": 8, "num_stages": 3, "SHARED_TAIL": 1, "SPECIALISTS": 0}),
     "specialists-tail": (long_product, {"num_warps": 4, "num_stages": 4, "SHARED_TAIL": 1, "SPECIALISTS": 1}),
 }

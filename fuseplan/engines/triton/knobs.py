@@ -41,8 +41,9 @@ def complete_knobs(space: KnobSpace, chosen: Config) -> dict[str, int]:
         if isinstance(value, str) or value < 0 or (is_size and (value < 1 or value & (value - 1))):
             raise ArgumentError(f"knob '{name}' of the triton engine must be a power of two, not {value}")
         knobs[name] = value
-    if knobs.get("SPLIT_N", 1) > 2:
-        raise ArgumentError(f"knob 'SPLIT_N' of the triton engine is 1 or 2, not {knobs['SPLIT_N']}")
+    most = 4 if knobs.get("SPECIALISTS") else 2
+    if knobs.get("SPLIT_N", 1) > most:
+        raise ArgumentError(f"knob 'SPLIT_N' of the triton engine is at most {most} here, not {knobs['SPLIT_N']}")
     return knobs
 
 

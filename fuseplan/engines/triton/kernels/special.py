@@ -23,12 +23,14 @@ def full_scalar(x, T: gl.constexpr):
 
 
 @gluon.jit
-def store_tile(tile_map, staging, place, x):
-    """Send a tile to memory through shared memory; the one before has left it then."""
-    tma.store_wait(0)
-    staging.store(x)
+def store_tile(tile_map, staging, SLOT: gl.constexpr, GROUP: gl.constexpr, place, x):
+    """Send a tile to memory through a slot of shared memory; what was sent through it last has left it then."""
+    PENDING: gl.constexpr = len(staging) - 1
+    tma.store_wait(PENDING)
+    slot = staging[SLOT].index(GROUP)
+    slot.store(x)
     fence_async_shared()
-    tma.async_copy_shared_to_global(tile_map, place, staging)
+    tma.async_copy_shared_to_global(tile_map, place, slot)
 
 
 @gluon.jit
@@ -68,7 +70,7 @@ def epilogue(  # table
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
 ):  # fmt: skip
     """What follows from a part of the products' columns, as in `kernels/gemm.py`."""
-    store_tile(params[0], staging[0].index(GROUP), [m0, n0], acc.to(params[0].dtype))
+    store_tile(params[0], staging, 0, GROUP, [m0, n0], acc.to(params[0].dtype))
 
 
 @gluon.jit
@@ -85,7 +87,7 @@ def half_of(x, HALF: gl.constexpr):
     """The left (0) or the right (1) half of the columns of sums; registers are renamed, nothing moves."""
     N: gl.constexpr = x.type.shape[1] // 2
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, N, 16])
-    left, right = gl.split(gl.permute(gl.reshape(x, (64, 2, N)), (0, 2, 1)))
+    left, right = gl.split(gl.permute(gl.reshape(x, (x.type.shape[0], 2, N)), (0, 2, 1)))
     return gl.convert_layout(left if HALF == 0 else right, LAYOUT)
 
 

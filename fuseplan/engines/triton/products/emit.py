@@ -45,8 +45,8 @@ class GemmEmitter:
             steps = self.schedule.reductions.around(self._whole())
         if not self.is_mapped:
             return steps
-        plain = {**self.knobs, "MAPS": 0, "SPECIALISTS": 0}
-        plain["num_warps"] *= 2 if self.knobs["SPECIALISTS"] else 1
+        plain = {**self.knobs, "MAPS": 0, "SPECIALISTS": 0, "SPLIT_N": min(2, self.knobs["SPLIT_N"])}
+        plain["num_warps"] *= 2 if self.knobs["SPECIALISTS"] == 1 else 1
         return replace(steps, unaligned=lambda: GemmEmitter(self.schedule, plain).emit())
 
     def _whole(self) -> Kernel:

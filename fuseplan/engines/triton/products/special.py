@@ -17,6 +17,7 @@ from fuseplan.engines.triton.source import Arguments, Entry, Function, kernel_te
 from fuseplan.ir.region import Region
 
 ROWS, GROUP_ROWS = 128, 64  # of a tile, and of a group of warps
+IN_TURN = 2  # the value of SPECIALISTS where each group has tiles of its own
 _FLAGS = 128  # of a group of warps and a tile: one for each thread
 _SM = 90
 
@@ -67,7 +68,7 @@ class _StagedBody(TileBody):
             return
         name = self.params.tile_map(operand, tile.view)
         stored = expr.coerce(f"v{value}", self.region.values[value].dtype, target.dtype)
-        self.out.line(f"store_tile({name}, staging[{len(self.staged)}].index(GROUP), [m0, n0], {stored})")
+        self.out.line(f"store_tile({name}, staging, {len(self.staged)}, GROUP, [m0, n0], {stored})")
         self.staged = (*self.staged, name)
 
 
@@ -81,6 +82,8 @@ class SpecialEmitter:
     def __init__(self, schedule: GemmSchedule, knobs: Mapping[str, int], shares: Shares | None) -> None:
         self.schedule, self.region, self.knobs, self.shares = schedule, schedule.region, knobs, shares
         self.params = ParamList(schedule.region)
+        self.in_turn = knobs["SPECIALISTS"] == IN_TURN
+        self.group_rows = knobs["BLOCK_M"] if self.in_turn else GROUP_ROWS
 
     def emit(self) -> Emitted:
         schedule, knobs = self.schedule, self.knobs
@@ -90,12 +93,16 @@ class SpecialEmitter:
         extents = [self.params.number(f"n_{axis}", getattr(schedule, axis)) for axis in "mnk"]
         constants = [(name, knobs[name]) for name in ("BLOCK_N", "BLOCK_K")]
         constants += [("STAGES", knobs["num_stages"]), ("GROUP_M", knobs["GROUP_M"])]
-        tiles, programs = -(-schedule.m // ROWS) * -(-schedule.n // knobs["BLOCK_N"]), max(1, schedule.device.sm_count)
+        tiles = -(-schedule.m // knobs["BLOCK_M"]) * -(-schedule.n // knobs["BLOCK_N"])
+        programs = max(1, schedule.device.sm_count)
         shares, functions = self.shares, [*loads, staging, epilogue]
         if shares is None:
             constants.append(("PARTS", knobs["SPLIT_N"]))
             arguments: Arguments = [*operands, names, *extents]
             entry = Entry("special", "tiles_by_specialists", arguments, constants, is_gluon=True)
+            if self.in_turn:
+                constants.insert(0, ("BLOCK_M", knobs["BLOCK_M"]))
+                entry = Entry("special_turns", "tiles_in_turn", arguments, constants, is_gluon=True, base="special")
             return Emitted((self._kernel(entry, functions, min(tiles, programs)),))
         words = 2 * _FLAGS * max(programs, tiles - shares.whole)
         kept = (self.params.scratch(4 * words, "fp32"), self.params.scratch(0, "i32"))
@@ -122,7 +129,7 @@ class SpecialEmitter:
     def _operand(self, letter: str, operand: DotOperand) -> list[Function]:
         """How tiles of an operand are loaded, and how they lie in shared memory."""
         names, knobs = ("mk", self.knobs) if letter == "a" else ("kn", self.knobs)
-        sides = (GROUP_ROWS, knobs["BLOCK_K"]) if letter == "a" else (knobs["BLOCK_K"], knobs["BLOCK_N"])
+        sides = (self.group_rows, knobs["BLOCK_K"]) if letter == "a" else (knobs["BLOCK_K"], knobs["BLOCK_N"])
         number = self.region.operand_of[operand.value]
         tile = mapped_tile(self.region.operands[number], self._axes(names), sides)
         assert tile is not None
@@ -139,7 +146,7 @@ class SpecialEmitter:
     def _epilogue(self) -> tuple[Function, Function]:
         """The epilogue, and the shared memory for what it stores."""
         region, function = self.region, Function(self.params, "epilogue")
-        sides = (GROUP_ROWS, self.knobs["BLOCK_N"] // self.knobs["SPLIT_N"])
+        sides = (self.group_rows, self.knobs["BLOCK_N"] // self.knobs["SPLIT_N"])
         body = _StagedBody(
             region,
             self._axes("mn"),
@@ -160,7 +167,7 @@ class SpecialEmitter:
         staging = Function(self.params, "allocate_staging")
         staging.params = function.params
         width = sides[1]
-        made = [f"gl.allocate_shared_memory({name}.dtype, [2, {GROUP_ROWS}, {width}], {name}.layout)"
+        made = [f"gl.allocate_shared_memory({name}.dtype, [2, {self.group_rows}, {width}], {name}.layout)"
                 for name in body.staged]  # fmt: skip
         staging.out.line(f"return {tuple_text(made)}")
         return function, staging

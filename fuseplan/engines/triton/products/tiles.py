@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fuseplan.codegen.axes import MergedAxis, merge
 from fuseplan.engines.triton.body import TileAxis
 from fuseplan.engines.triton.products.schedule import DotOperand, GemmSchedule, Shares, behind
-from fuseplan.engines.triton.products.special import special_gap
+from fuseplan.engines.triton.products.special import IN_TURN, special_gap
 from fuseplan.engines.triton.products.views import mapped_tile
 
 
@@ -23,7 +23,8 @@ class Tile(NamedTuple):
         split_k: parts of K that have programs of their own; a second kernel joins them
         float_parts: whether float32 operands are cut in three bfloat16 parts, whose products are as exact
         shared_tail: whether programs share the tiles that would not keep all of them busy
-        specialists: whether loads and products have warps of their own; num_warps counts one group's
+        specialists: whether loads and products have warps of their own, num_warps counting one group's; with 2 each
+            group has tiles of its own
     """
 
     block_m: int
@@ -41,6 +42,11 @@ class Tile(NamedTuple):
     specialists: int = 0
 
     @property
+    def takes_turns(self) -> bool:
+        """Whether one group of warps multiplies beside the epilogue of the other."""
+        return self.specialists == IN_TURN
+
+    @property
     def knobs(self) -> dict[str, int]:
         return dict(zip(KNOBS, self, strict=True))
 
@@ -53,40 +59,79 @@ class Tile(NamedTuple):
 KNOBS = tuple([name if name.startswith("num_") else name.upper() for name in Tile._fields])
 
 
-# table: tiles through pointers, large first
+# tiles through pointers, large first
 _HALF_TILES = (
-    (128, 256, 64, 8, 3, 2), (128, 128, 64, 8, 4, 1), (128, 128, 64, 4, 3, 2), (128, 256, 64, 8, 4, 2),
-    (64, 128, 64, 4, 4, 1), (64, 64, 64, 4, 4, 1), (32, 64, 128, 4, 4, 1), (16, 64, 128, 4, 4, 1),
-)  # fmt: skip
-_FLOAT_TILES = (
-    (128, 128, 16, 8, 3, 1), (64, 128, 16, 4, 3, 1), (64, 64, 16, 4, 3, 1), (32, 64, 32, 4, 3, 1),
-    (32, 32, 32, 4, 3, 1), (16, 32, 32, 4, 3, 1),
-)  # fmt: skip
-_FLOAT_PART_TILES = (  # table: of float32 operands in parts
-    (128, 128, 32, 8, 3, 1), (64, 128, 32, 4, 3, 1), (64, 64, 32, 4, 3, 1), (32, 64, 32, 4, 3, 1)
-)  # fmt: skip
-_LEAST_TILE = Tile(16, 32, 32, 4, 2)  # where the operands of several products leave no room for another one
-_SPECIAL_TILES = tuple(
-    [Tile(128, 256, 64, 4, stages, parts, 0, 1, 1, specialists=1) for stages, parts in ((4, 2), (3, 1))]
+    (128, 256, 64, 8, 3, 2),
+    (128, 128, 64, 8, 4, 1),
+    (128, 128, 64, 4, 3, 2),
+    (128, 256, 64, 8, 4, 2),
+    (64, 128, 64, 4, 4, 1),
+    (64, 64, 64, 4, 4, 1),
+    (32, 64, 128, 4, 4, 1),
+    (16, 64, 128, 4, 4, 1),
 )
-# table: tiles through tensor maps, up to PROGRAMS
+_FLOAT_TILES = (
+    (128, 128, 16, 8, 3, 1),
+    (64, 128, 16, 4, 3, 1),
+    (64, 64, 16, 4, 3, 1),
+    (32, 64, 32, 4, 3, 1),
+    (32, 32, 32, 4, 3, 1),
+    (16, 32, 32, 4, 3, 1),
+)
+_FLOAT_PART_TILES = (  # of float32 operands in parts
+    (128, 128, 32, 8, 3, 1),
+    (64, 128, 32, 4, 3, 1),
+    (64, 64, 32, 4, 3, 1),
+    (32, 64, 32, 4, 3, 1),
+)
+_LEAST_TILE = Tile(16, 32, 32, 4, 2)  # where the operands of several products leave no room for another one
+_SPECIAL_TILES = [
+    Tile(128, columns, 64, 4, stages, parts, maps=1, programs=1, specialists=kind)
+    for columns, stages, parts, kind in (
+        (256, 4, 2, 1),
+        (256, 3, 1, 1),
+        (128, 6, 2, 2),
+        (128, 6, 4, 2),
+    )
+]
+# tiles through tensor maps, up to PROGRAMS
 _MAP_TILES = (
-    (128, 256, 64, 8, 3, 1, 0, 1, 1), (128, 256, 64, 8, 3, 2, 0, 1, 1), (128, 256, 64, 8, 4, 2, 0, 1, 1),
-    (128, 128, 64, 8, 4, 1, 0, 1, 1), (128, 128, 64, 4, 3, 2, 0, 1, 0), (128, 256, 64, 8, 3, 2, 0, 1, 0),
-    (128, 128, 64, 8, 3, 1, 0, 1, 0), (128, 128, 64, 8, 4, 1, 0, 1, 0), (64, 128, 64, 4, 4, 1, 0, 1, 0),
-    (64, 128, 128, 4, 4, 1, 0, 1, 0), (64, 64, 128, 4, 6, 1, 0, 1, 0), (64, 64, 128, 4, 5, 1, 1, 1, 0),
-    (64, 64, 64, 4, 4, 1, 0, 1, 0), (16, 64, 128, 4, 8, 1, 1, 1, 0), (16, 64, 256, 4, 4, 1, 1, 1, 0),
-    (32, 64, 128, 4, 6, 1, 1, 1, 0), (32, 64, 64, 4, 4, 1, 1, 1, 0),
-)  # fmt: skip
-# table: values of knobs that a tuner tries
+    (128, 256, 64, 8, 3, 1, 0, 1, 1),
+    (128, 256, 64, 8, 3, 2, 0, 1, 1),
+    (128, 256, 64, 8, 4, 2, 0, 1, 1),
+    (128, 128, 64, 8, 4, 1, 0, 1, 1),
+    (128, 128, 64, 4, 3, 2, 0, 1, 0),
+    (128, 256, 64, 8, 3, 2, 0, 1, 0),
+    (128, 128, 64, 8, 3, 1, 0, 1, 0),
+    (128, 128, 64, 8, 4, 1, 0, 1, 0),
+    (64, 128, 64, 4, 4, 1, 0, 1, 0),
+    (64, 128, 128, 4, 4, 1, 0, 1, 0),
+    (64, 64, 128, 4, 6, 1, 0, 1, 0),
+    (64, 64, 128, 4, 5, 1, 1, 1, 0),
+    (64, 64, 64, 4, 4, 1, 0, 1, 0),
+    (16, 64, 128, 4, 8, 1, 1, 1, 0),
+    (16, 64, 256, 4, 4, 1, 1, 1, 0),
+    (32, 64, 128, 4, 6, 1, 1, 1, 0),
+    (32, 64, 64, 4, 4, 1, 1, 1, 0),
+)
+# values of knobs that a tuner tries
 VALUES = {
-    "BLOCK_M": (16, 32, 64, 128, 256), "BLOCK_N": (16, 32, 64, 128, 256), "BLOCK_K": (16, 32, 64, 128, 256),
-    "num_warps": (4, 8), "num_stages": (2, 3, 4, 5, 6, 7, 8), "SPLIT_N": (1, 2), "SWAP": (0, 1), "MAPS": (0, 1),
-    "PROGRAMS": (0, 1, 2), "SPLIT_K": (1, 2, 4, 8, 16, 32, 64, 128), "GROUP_M": (1, 2, 4, 8, 16, 32),
-    "FLOAT_PARTS": (0, 1), "SHARED_TAIL": (0, 1), "SPECIALISTS": (0, 1),
-}  # fmt: skip
+    "BLOCK_M": (16, 32, 64, 128, 256),
+    "BLOCK_N": (16, 32, 64, 128, 256),
+    "BLOCK_K": (16, 32, 64, 128, 256),
+    "num_warps": (4, 8),
+    "num_stages": (2, 3, 4, 5, 6, 7, 8),
+    "SPLIT_N": (1, 2, 4),
+    "SWAP": (0, 1),
+    "MAPS": (0, 1),
+    "PROGRAMS": (0, 1, 2),
+    "SPLIT_K": (1, 2, 4, 8, 16, 32, 64, 128),
+    "GROUP_M": (1, 2, 4, 8, 16, 32),
+    "FLOAT_PARTS": (0, 1),
+    "SHARED_TAIL": (0, 1),
+    "SPECIALISTS": (0, 1, 2),
+}
 _MAPPED_SM = 9  # major version; newer ones keep sums elsewhere, and these tiles are not measured there
-_SPECIALISTS = (128, 256, 4, 0, 1, 1, 1, 0)  # their BLOCK_M, BLOCK_N, num_warps, SWAP to FLOAT_PARTS
 _ACCUMULATORS = 128 * 256  # elements of all accumulators of a program that its registers hold
 _FEW_VALUES = 3
 _MAX_GROUP, _LEAST_SHARED, _LEAST_SAVING, _SHARE_US = 32, 32, 0.05, 3.0  # of shared tiles: see `shares_of`
@@ -127,8 +172,10 @@ def _plain(schedule: GemmSchedule) -> list[Tile]:
 
 
 def _fitting(schedule: GemmSchedule) -> list[Tile]:
-    mapped = [t for t in (*_SPECIAL_TILES, *(Tile(*made) for made in _MAP_TILES)) if can_map(t, schedule)]
-    lean = [t for t in mapped if not (_is_heavy(schedule) and (t.programs or _fills_registers(t)))]
+    mapped = [t for t in [*_SPECIAL_TILES, *(Tile(*made) for made in _MAP_TILES)] if can_map(t, schedule)]
+    lean = mapped
+    if _is_heavy(schedule):
+        lean = [t for t in mapped if t.takes_turns or not (t.programs or _fills_registers(t))]
     fitting = [t for t in lean or _plain(schedule) if not tile_gap(t, schedule)]
     return fitting or [_LEAST_TILE]
 
@@ -167,7 +214,8 @@ def shares_of(tile: Tile, schedule: GemmSchedule) -> Shares | None:
     """How the tiles of the last wave are shared; None where that saves little or is not possible."""
     programs, tiles = schedule.device.sm_count, _num_tiles(tile, schedule)
     steps, left = -(-schedule.k // tile.block_k), tiles % programs
-    if (tile.programs, tile.split_n, tile.split_k, tile.swap) != (1, 2, 1, 0) or not left or steps < _LEAST_SHARED:
+    is_known = (tile.programs, tile.split_n, tile.split_k, tile.swap, tile.takes_turns) == (1, 2, 1, 0, False)
+    if not is_known or not left or steps < _LEAST_SHARED:
         return None
     step_us, best, least = step_us_of(tile, schedule), None, (1 - _LEAST_SAVING) * steps
     for group in range(1, min(left, _MAX_GROUP) + 1):
@@ -186,22 +234,26 @@ def tile_gap(tile: Tile, schedule: GemmSchedule) -> str:
     if needed > limit:
         return f"its tiles take {needed} bytes of shared memory, a block has {limit}"
     if tile.specialists:
-        is_known = tile[:2] + tile[3:4] + tile[6:11] == _SPECIALISTS
-        if not is_known:
+        if _fixed(tile) not in map(_fixed, _SPECIAL_TILES):
             return "warps of their own for loads and products have other tiles"
         if reason := special_gap(schedule):
             return reason
-    warps = tile.num_warps * (2 if tile.specialists else 1)
+    warps = tile.num_warps * (2 if tile.specialists == 1 else 1)
     if tile.block_m * tile.block_n * len(schedule.pairs) > warps * _ACCUMULATORS // 8:
         return f"{warps} warps do not hold {len(schedule.pairs)} x {tile.block_m} x {tile.block_n} sums"
     if tile.maps and not can_map(tile, schedule):
         return "tensor maps do not reach its operands"
+    parts = tile.split_k
     if tile.shared_tail and shares_of(tile, schedule) is None:
         return "there is no tail worth sharing"
-    parts = tile.split_k
     if parts > 1 and (parts * tile.block_k > schedule.k or parts * schedule.batch * schedule.m * schedule.n >= 2**30):
         return f"K does not have {parts} parts worth a program"
     return ""
+
+
+def _fixed(tile: Tile) -> Tile:
+    """What is not free where loads and products have warps of their own."""
+    return tile._replace(block_k=64, num_stages=1, split_n=1, shared_tail=0)
 
 
 def can_map(tile: Tile, schedule: GemmSchedule) -> bool:
@@ -237,7 +289,7 @@ def gemm_shared_bytes(tile: Tile, schedule: GemmSchedule) -> int:
     parts = 3 * 2 * k * (m + n) if tile.float_parts else 0
     size = max((o.dtype.itemsize for o in schedule.tile_outputs), default=0)
     if tile.specialists:
-        size = sum(o.dtype.itemsize for o in schedule.tile_outputs if o.stride[-1] == 1)
+        size = tile.specialists * sum(o.dtype.itemsize for o in schedule.tile_outputs if o.stride[-1] == 1)
     stored = m * n // tile.split_n * size + 1024 if tile.programs else 0
     return loads + parts + stored
 
@@ -266,16 +318,19 @@ def tile_us(tile: Tile, schedule: GemmSchedule) -> float:
     epilogue_us = products * m * n * 4 / _STORE_BYTES_PER_US * (0.3 if resident > 1 else 1.0)
     if _is_heavy(schedule):
         epilogue_us += products * m * n / _HEAVY_PER_US / min(1.0, resident * tile.num_warps / _BUSY_WARPS)
-    work_us += busiest * (steps * step_us_of(tile, schedule) + epilogue_us) + _FILL_US * (
-        1 if tile.programs else rounds
-    )
+    sums_us = steps * step_us_of(tile, schedule)
+    if tile.takes_turns:
+        work_us += busiest * max(sums_us, (sums_us + epilogue_us) / 2) + epilogue_us
+    else:
+        work_us += busiest * (sums_us + epilogue_us)
+    work_us += _FILL_US * (1 if tile.programs else rounds)
     cost = schedule.region.cost
     reach = min(1.0, programs / sms)  # of the memory's rate: few programs do not have enough loads under way
     memory_us = (cost.read_bytes + cost.write_bytes) / (device.memory_gbps * 1e3 * reach)
     join_us = 0.0
     if parts > 1:
         size = 4.0 * products * schedule.batch * schedule.m * schedule.n * parts
-        launches, join_us = launches + 1, 2 * size / (_L2_BYTES_PER_US * sms)
+        join_us = 2 * size / (_L2_BYTES_PER_US * sms) + _LAUNCH_US
     both = (work_us, memory_us + _FILL_US)
     return launches * _LAUNCH_US + max(both) + _NOT_HIDDEN * min(both) + join_us
 
@@ -285,7 +340,8 @@ def step_us_of(tile: Tile, schedule: GemmSchedule) -> float:
     m, n = min(tile.block_m, schedule.m), min(tile.block_n, schedule.n)
     outside = (tile.block_m - m + tile.block_n - n) * (_OUTSIDE if tile.maps else 0)
     loads = (m + n + outside) * tile.block_k * schedule.itemsize
-    return _STEP_US + max(_matrix_us(tile, schedule), loads / _L2_BYTES_PER_US)
+    step_us = _STEP_US / 2 if tile.takes_turns else _STEP_US  # the other group's products fill some of it
+    return step_us + max(_matrix_us(tile, schedule), loads / _L2_BYTES_PER_US)
 
 
 def _matrix_us(tile: Tile, schedule: GemmSchedule) -> float:
@@ -295,10 +351,10 @@ def _matrix_us(tile: Tile, schedule: GemmSchedule) -> float:
     if not schedule.has_matrix_units and not tile.float_parts:
         return 2.0 * m * n * k * len(schedule.pairs) / (0.5 * peak)
     width = m if tile.swap else n
-    rate = next((r for columns, r in _RATES if width >= columns), _RATES[-1][1])
+    rate = next((r for columns, r in _RATES if width >= columns or tile.takes_turns), _RATES[-1][1])
     height = max(64, n if tile.swap else m)
     gain = _TENSOR_CORE_GAIN if schedule.has_matrix_units else _PARTS_GAIN
-    gain *= _SPECIAL_GAIN if tile.specialists else 1.0
+    gain *= _SPECIAL_GAIN if tile.specialists and not tile.takes_turns else 1.0
     gain *= _POINTERS_GAIN if schedule.has_matrix_units and not tile.maps else 1.0
     return 2.0 * height * width * k * len(schedule.pairs) / (peak * gain * rate)
 
