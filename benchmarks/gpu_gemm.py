@@ -59,13 +59,17 @@ def special(stages: int, parts: int, group: int = 8) -> Tile:
     return (128, 256, 64, 4, stages, parts, 0, 1, 1, 1, group, 0, 0, 1)
 
 
+def in_turn(stages: int, parts: int, group: int = 8) -> Tile:
+    return (128, 128, 64, 4, stages, parts, 0, 1, 1, 1, group, 0, 0, 2)
+
+
 def swapped(m: int, n: int, k: int, stages: int, parts: int = 1, warps: int = 4) -> Tile:
     return (m, n, k, warps, stages, 1, 1, 1, 0, parts)
 
 
 def rows() -> Iterator[Row]:
     two = (128, 128, 64, 4, 3, 2, 0, 1, 0, 1)
-    large = (WIDE, WIDE_HALVES, SQUARE, two, special(4, 2), special(4, 2, 16), special(3, 1))
+    large = (WIDE, WIDE_HALVES, SQUARE, two, special(4, 2), special(4, 2, 16), special(3, 1), in_turn(6, 2))
     yield product(8192, 5120, 17408, *large, iters=4)
     yield product(4096, 4096, 4096, *large)
     yield product(4096, 4096, 4096, WIDE, special(4, 2), special(4, 2, 16), turned=False)
@@ -75,7 +79,7 @@ def rows() -> Iterator[Row]:
     small = [(64, 64, 128, 4, 6, 1, 0, 1, 0, 1), (64, 64, 256, 4, 3, 1, 0, 1, 0, 1), (64, 64, 128, 4, 6, 1, 0, 1, 0, 2)]
     yield product(128, 3072, 3584, *small, swapped(64, 64, 128, 5), swapped(64, 64, 256, 3), swapped(32, 64, 128, 6, 2))
     shapes = ((64, 128, 6, 32), (128, 128, 4, 64), (128, 64, 8, 64), (256, 64, 5, 64), (256, 64, 5, 128))
-    long = [(64, n, k, 4, s, 1, 0, 1, 0, p) for n, k, s, p in shapes]
+    long = [(64, n, k, 4, s, 1, 0, 1, 0, p, 8, 0, joined) for n, k, s, p in shapes for joined in (0, 1)]
     yield product(64, 65536, 256, *long, swapped(64, 64, 128, 5, 32), swapped(64, 128, 128, 4, 64))
     shapes = ((64, 256, 4, 1), (64, 128, 8, 1), (64, 256, 5, 1), (64, 512, 2, 1), (128, 128, 5, 2), (64, 128, 4, 2))
     thin = [swapped(16, *shape) for shape in shapes]
@@ -83,8 +87,12 @@ def rows() -> Iterator[Row]:
     yield product(1, 8192, 8192, *thin)
     halves = [(128, 256, 64, 8, s, 2, 0, 1, p, 1) for s, p in ((3, 1), (3, 0), (4, 0))]
     squares = [(128, 128, 64, w, s, h, 0, 1, p, 1) for w, s, h, p in ((8, 3, 1, 0), (4, 3, 2, 0), (4, 3, 1, 0))]
+    turns = [in_turn(5, 2), in_turn(6, 4), in_turn(6, 4, 16)]
     yield Row("amax", lambda: works.matmul_amax(BF16), [*halves, *squares])
-    yield Row("bias gelu, two outputs", lambda: works.matmul_bias_gelu(BF16), [*halves, *squares, special(3, 2)])
+    yield Row(
+        "bias gelu, two outputs", lambda: works.matmul_bias_gelu(BF16), [*halves, *squares, special(3, 2), *turns]
+    )
+    yield Row("bias gelu, short sums", lambda: works.matmul_bias_gelu(BF16, 8192, 4096, 1024), [*squares, *turns])
     cut = [(m, n, k, w, s, 1, 0, 0, 0, 1, 8, 1) for m, n, k, w, s in
            ((128, 128, 32, 8, 3), (128, 128, 64, 8, 2), (128, 128, 32, 8, 4), (128, 256, 32, 8, 3))]  # fmt: skip
     yield product(2048, 4096, 1024, *cut, (64, 64, 16, 4, 4, 1, 0, 0, 0, 1), dtype=FLOAT, turned=False)
@@ -95,9 +103,10 @@ def odd_rows() -> Iterator[Row]:
     ways = [
         (64, 64, 64, 4, 3, 1, 0, 1, 0, 1), (64, 64, 64, 4, 3, 2, 0, 1, 1, 1), (64, 64, 64, 4, 3, 1, 0, 1, 0, 4),
         (16, 64, 64, 4, 3, 1, 1, 1, 1, 1), (32, 64, 64, 4, 3, 1, 1, 1, 0, 2), (64, 64, 64, 4, 3, 1, 0, 0, 1, 2),
+        (64, 64, 64, 4, 3, 1, 0, 1, 0, 2, 8, 0, 1),
     ]  # fmt: skip
     for m, k, n, turned in ((1000, 520, 1032, True), (300, 264, 776, False)):
-        yield product(m, k, n, special(4, 2), special(3, 1), turned=turned)
+        yield product(m, k, n, special(4, 2), special(3, 1), in_turn(6, 2), turned=turned)
         yield product(m, k, n, special(4, 2), turned=turned, dtype=HALF)
     tail = (128, 128, 64, 8, 3, 2, 0, 1, 1, 1, 8, 0, 1)
     yield product(1000, 8200, 2504, tail, turned=False)

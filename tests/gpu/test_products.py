@@ -26,6 +26,24 @@ def test_region_matches_float64(make: Callable[[], Region], way: str) -> None:
     run_checked(make(), tuple({**TILE, **ways.WAYS[way]}.items()))
 
 
+@pytest.mark.parametrize("way", [way for way in ways.WAYS if "SPLIT_K" in ways.WAYS[way]])
+@pytest.mark.parametrize("make", REGIONS)
+def test_parts_of_k_are_joined_in_one_kernel(make: Callable[[], Region], way: str) -> None:
+    config = tuple({**TILE, **ways.WAYS[way], "SHARED_TAIL": 1}.items())
+    region, device = make(), cuda_devices()[0]
+    found = ENGINE.match(region, device)
+    assert not isinstance(found, Support)
+    steps = found[0].emit(found[1], config).steps
+    assert [step.function for step in steps if getattr(step, "is_cooperative", False)] == ["parts"]
+    run_checked(region, config)
+
+
+@pytest.mark.parametrize("parts", [32, 64])
+def test_long_sums_of_few_results_are_joined_in_one_kernel(parts: int) -> None:
+    tile = {**TILE, "BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 128, "SPLIT_K": parts, "SHARED_TAIL": 1}
+    run_checked(long(40, 200, 65536, BFLOAT16), tuple(tile.items()))
+
+
 def long(m: int, n: int, k: int, dtype: DType) -> Region:
     """A product of long sums, with a bias, the maximum of it and two outputs."""
     d = made.Draft(2)

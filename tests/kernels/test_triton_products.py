@@ -35,6 +35,15 @@ def long_product() -> Region:
     return d.region()
 
 
+def long_sums() -> Region:
+    """A product of few results."""
+    d = made.Draft(2)
+    product = d.op("matmul", d.load((64, 65536), BFLOAT16), d.load((65536, 256), BFLOAT16, (1, 65536)))
+    d.store(d.op("cast", product, dtype=BFLOAT16))
+    return d.region()
+
+
+PARTS = {"SPLIT_N": 1, "PROGRAMS": 0, "SPLIT_K": 64, "SHARED_TAIL": 1, "SPECIALISTS": 0}
 # table: regions and knobs, for which a kernel of its own is made
 WAYS: dict[str, tuple[Callable[[], Region], dict[str, int]]] = {
     "specialists": (lambda: scaled_floor(HALF), {"num_warps": 4, "num_stages": 4, "SPECIALISTS": 1}),
@@ -42,6 +51,7 @@ WAYS: dict[str, tuple[Callable[[], Region], dict[str, int]]] = {
         lambda: scaled_floor(HALF),
         {"BLOCK_N": 128, "num_warps": 4, "num_stages": 6, "SPLIT_N": 4, "SPECIALISTS": 2},
     ),
+    "parts-tail": (long_sums, {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 8, "num_stages": 4, **PARTS}),
     "shared-tail": (long_product, {"num_warps": 8, "num_stages": 3, "SHARED_TAIL": 1, "SPECIALISTS": 0}),
     "specialists-tail": (long_product, {"num_warps": 4, "num_stages": 4, "SHARED_TAIL": 1, "SPECIALISTS": 1}),
 }

@@ -136,6 +136,7 @@ _ACCUMULATORS = 128 * 256  # elements of all accumulators of a program that its 
 _FEW_VALUES = 3
 _MAX_GROUP, _LEAST_SHARED, _LEAST_SAVING, _SHARE_US = 32, 32, 0.05, 3.0  # of shared tiles: see `shares_of`
 _MAX_PARTS, _LEAST_STEPS = 64, 4  # parts of K, and steps of each
+_LEAST_JOINED = 8  # parts that one kernel joins: slices of a tile for fewer are large
 
 _TENSOR_CORE_GAIN = 12.0  # rate of half-type matrix units over float32 lanes, H100 and H200
 _SPECIAL_GAIN = 1.02  # of the rate where loads and products have warps of their own
@@ -146,6 +147,7 @@ _NOT_HIDDEN = 0.25  # of the shorter one of memory time and work
 _STEP_US = 0.03  # of a step along K, whatever it does
 _OUTSIDE = 4  # a row outside of a tensor map costs the copy engine this many times one inside
 _LAUNCH_US, _FILL_US, _STORE_BYTES_PER_US = 2.5, 1.2, 100e3  # of a kernel; of its first loads; of an epilogue
+_WAIT_US = 1.4  # of programs for each other
 _HEAVY_PER_US, _BUSY_WARPS = 14e3, 16  # elements that a multiprocessor finishes where that is work; warps it takes
 _RATES = ((256, 1.0), (128, 0.92), (64, 0.75), (32, 0.5), (16, 0.3))  # of matrix units, by columns of an instruction
 _MAX_RESIDENT, _SHARED_BYTES, _REGISTERS, _RESERVED = 8, 228 << 10, 65536, 1024
@@ -206,6 +208,8 @@ def _splits(tile: Tile, schedule: GemmSchedule) -> list[Tile]:
         if programs * parts > 2 * schedule.device.sm_count:
             break
         found.append(tile._replace(split_n=1, programs=0, split_k=parts))
+        if parts >= _LEAST_JOINED and not _waits_gap(found[-1], schedule):
+            found.append(found[-1]._replace(shared_tail=1))
         parts *= 2
     return found
 
@@ -244,10 +248,21 @@ def tile_gap(tile: Tile, schedule: GemmSchedule) -> str:
     if tile.maps and not can_map(tile, schedule):
         return "tensor maps do not reach its operands"
     parts = tile.split_k
-    if tile.shared_tail and shares_of(tile, schedule) is None:
+    if tile.shared_tail and parts > 1 and (reason := _waits_gap(tile, schedule)):
+        return reason
+    if tile.shared_tail and parts == 1 and shares_of(tile, schedule) is None:
         return "there is no tail worth sharing"
     if parts > 1 and (parts * tile.block_k > schedule.k or parts * schedule.batch * schedule.m * schedule.n >= 2**30):
         return f"K does not have {parts} parts worth a program"
+    return ""
+
+
+def _waits_gap(tile: Tile, schedule: GemmSchedule) -> str:
+    """Why parts of K are not joined in one kernel; empty if they can be."""
+    if _num_tiles(tile, schedule) * tile.split_k > schedule.device.sm_count:
+        return "programs that wait for each other are not all on the device at once"
+    if schedule.region.graph.is_dynamic or tile.block_m * tile.block_n < 16 * tile.split_k:
+        return "slices of a tile are too small"
     return ""
 
 
@@ -330,7 +345,7 @@ def tile_us(tile: Tile, schedule: GemmSchedule) -> float:
     join_us = 0.0
     if parts > 1:
         size = 4.0 * products * schedule.batch * schedule.m * schedule.n * parts
-        join_us = 2 * size / (_L2_BYTES_PER_US * sms) + _LAUNCH_US
+        join_us = 2 * size / (_L2_BYTES_PER_US * sms) + (_WAIT_US if tile.shared_tail else _LAUNCH_US)
     both = (work_us, memory_us + _FILL_US)
     return launches * _LAUNCH_US + max(both) + _NOT_HIDDEN * min(both) + join_us
 
