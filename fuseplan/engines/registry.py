@@ -36,6 +36,7 @@ class Line:
 CPU, CUDA = frozenset({"cpu"}), frozenset({"cuda"})
 IN_TREE = (  # one line per engine, in the order in which equal estimates are ranked
     Line("triton", CUDA),
+    Line("cublaslt", CUDA),
     Line("cpu_c", CPU),
     Line("array", CPU | CUDA, is_general=True),
     Line("null", CPU | CUDA, is_listed=False),

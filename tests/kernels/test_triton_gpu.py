@@ -11,7 +11,7 @@ import pytest
 
 import fuseplan as cudnn
 from fuseplan.dtypes import BFLOAT16, FLOAT, FP8_E4M3, FP8_E5M2, HALF, DType
-from fuseplan.engines.base import Config, Executable
+from fuseplan.engines.base import Config, Engine, Executable
 from fuseplan.engines.triton.engine import ENGINE, TritonEngine
 from fuseplan.ir.graph import span_elements
 from fuseplan.ir.region import Region, Role
@@ -135,9 +135,11 @@ def from_torch(tensor: Any, dtype: DType) -> Array:
     return tensor.cpu().numpy()
 
 
-def run_checked(region: Region, config: Config, *, shift: int = 0, aligned: bool = True) -> None:
+def run_checked(
+    region: Region, config: Config, *, shift: int = 0, aligned: bool = True, engine: Engine | None = None
+) -> None:
     """Run twice on poisoned outputs; with a shift, on buffers that start off by so many elements."""
-    built = TritonEngine().build(region, cuda_devices()[0], config, aligned=aligned)
+    built = (engine or TritonEngine()).build(region, cuda_devices()[0], config, aligned=aligned)
     program = program_of(region, built)
     dispatcher = make_dispatcher(program, [(i,) for i in range(len(program.slots))], [None] * len(program.slots), dict)  # type: ignore[arg-type]
     rng = np.random.default_rng(3)
