@@ -20,7 +20,7 @@ from fuseplan.engines.cpu_c.source import Holes
 from fuseplan.engines.cpu_c.tiling import Tiling
 from fuseplan.ir.region import Region
 
-_LONG = frozenset({"exp", "log", "log1p", "tanh", "erf"})
+_LONG = frozenset({"log", "log1p", "tanh", "erf"})
 _TASK = ("const struct args *p", "int64_t task", "void *scratch")
 
 
@@ -153,7 +153,7 @@ class Block:
 def beside_of(region: Region, values: Sequence[int]) -> str:
     """The type of the column beside a loop over these values, which says how many vectors stand side by side.
 
-    Functions of floats are worth four vectors of floats, a few operations two: then a core finds enough by itself.
+    Long functions of floats are worth four vectors of floats, an exponential or less two: a core then finds enough.
     """
     long = [v for v in (region.values[i] for i in values) if v.op in _LONG]
     return "uint8_t" if any(v.compute is not DOUBLE for v in long) else "uint16_t"

@@ -325,7 +325,7 @@ class Row:
         at, num = passes.index(one), len(passes)
         step = _LINE_BYTES // self.region.operands[operand].dtype.itemsize
         head = f"for (int64_t i = {at} * SUM_BLOCK / {num}; i < {at + 1} * SUM_BLOCK / {num}; i += {step})"
-        self.w.line(f"{head} __builtin_prefetch(&{place}, 0, 2);")
+        self.w.line(f"{head} ASK_FOR(&{place});")
 
     def _needed(self, one: Pass) -> list[int]:
         """Values that a pass computes for each element."""

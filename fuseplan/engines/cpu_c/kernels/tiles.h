@@ -18,6 +18,13 @@
  * four vectors of floats stand side by side, whose long chains of operations do not wait for each other. */
 #define IS_READ(column) __asm__ volatile("" : : "r"(column) : "memory")
 
+/* Memory is asked for in advance, but not by CPUs with vectors of 512 bits, where norms of floats took a tenth longer. */
+#ifdef __AVX512F__
+#define ASK_FOR(place) ((void)(place))
+#else
+#define ASK_FOR(place) __builtin_prefetch(place, 0, 2)
+#endif
+
 /* Sums in a thread's memory, where in each block the second elements of pairs follow all first ones, to their places. */
 #define UNPAIR(to, from, count)                                                         \
   do {                                                                                  \
