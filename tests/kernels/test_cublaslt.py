@@ -169,6 +169,12 @@ def test_what_the_library_does_not_compute_is_refused_with_a_reason(engine: Any,
             engine.build(make(), made.device(), FIRST)
 
 
+def test_sums_in_the_type_of_the_factors_may_be_more_exact(engine: Any) -> None:
+    d = made.Draft(2, compute=BFLOAT16)
+    d.store(d.op("matmul", d.load((4, 8), BFLOAT16), d.load((8, 4), BFLOAT16)))
+    run(engine, d.region())
+
+
 def test_a_cast_of_float_sums_is_stored_rounded_once(engine: Any) -> None:
     d = made.Draft(2)
     d.store(d.op("cast", d.op("matmul", d.load((4, 8), BFLOAT16), d.load((8, 4), BFLOAT16)), dtype=BFLOAT16))

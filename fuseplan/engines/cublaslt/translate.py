@@ -74,8 +74,11 @@ def product_of(region: Region) -> Product | Support:
 
 
 def _values_gap(region: Region, anchor: Value, stored: int) -> str:
-    if anchor.op != "matmul" or anchor.compute is not FLOAT:
-        return "it is not a product whose sums are FLOAT"
+    if anchor.op != "matmul" or anchor.compute not in (
+        FLOAT,
+        region.values[anchor.args[0]].dtype,
+    ):
+        return "it is not a product whose sums may be FLOAT"
     if any(region.values[a].op != "load" for a in anchor.args):
         return "its factors are computed"
     last = region.values[stored]
