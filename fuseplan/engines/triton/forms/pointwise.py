@@ -28,6 +28,7 @@ from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 
 _LEAST_COLUMNS = 64  # of a tile: along fewer neighbours a flat position is divided instead
+_FEW_ELEMENTS = 1024  # for each multiprocessor: tiles are smaller, so that there are more programs
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,9 @@ def _config(block: int, num_warps: int) -> dict[str, int]:
 def _tiles(rows: RowsSchedule) -> list[dict[str, int]]:
     """Tiles of rows and columns, the default first."""
     found = []
-    tiles = ((2, 1024, 4), (1, 1024, 4), (4, 512, 4), (4, 1024, 8), (8, 256, 4), (1, 2048, 4))
+    tiles = [(2, 1024, 4), (1, 1024, 4), (4, 512, 4), (4, 1024, 8), (8, 256, 4), (1, 2048, 4)]
+    if rows.rows * rows.columns < _FEW_ELEMENTS * rows.device.sm_count:
+        tiles.insert(0, tiles.pop(1))
     for lanes, block, warps in tiles:
         width = min(block, power_of_two(rows.columns))
         height = min(lanes * (block // width), power_of_two(rows.rows))

@@ -186,7 +186,7 @@ def _configs(schedule: RowsSchedule) -> list[dict[str, int]]:
         return _long_configs(schedule)
     if whole <= _WHOLE_COLUMNS:
         return _whole_configs(schedule, whole)
-    steps = ((8192, 8, 2), (4096, 4, 1), (4096, 4, 3), (8192, 4, 1), (16384, 16, 2))
+    steps = ((16384, 32, 1), (4096, 16, 1), (8192, 4, 1), (4096, 4, 3), (8192, 8, 2))
     return [*_held_configs(schedule, whole), *(_config(1, b, warps=w, stages=s) for b, w, s in steps)][:_MOST]
 
 
@@ -222,6 +222,7 @@ def _whole_configs(schedule: RowsSchedule, whole: int) -> list[dict[str, int]]:
     packed = max(1, min(power_of_two(rows), 2048 // whole, max(1, rows // sms)))
     packed = 1 << (packed.bit_length() - 1)
     warps = _warps(packed * schedule.columns)
+    warps = min(16, 2 * warps) if rows <= sms else warps  # nothing else runs there
     found = [_config(packed, whole, parts=8, warps=w) for w in (warps, min(16, 2 * warps), max(1, warps // 2))]
     found += [_config(packed, whole, parts=1, warps=warps)]
     found += [_config(packed, whole, parts=8, stages=s, per_sm=p, warps=warps) for s, p in ((3, 4),)]
@@ -242,12 +243,24 @@ def _gradient_configs(schedule: RowsSchedule) -> list[dict[str, int]]:
     packed = max(1, min(1024 // whole, power_of_two(schedule.rows) // 4))
     warps = _warps(packed * schedule.columns)
     row_bytes = sum(o.dtype.itemsize for o in region.operands if o.dim == region.domain) * packed * schedule.columns
+    choices = [(3, 2, 1), (4, 1, 2), (2, 2, 1), (3, 1, 2), (3, 2, 2), (4, 2, 1)]
+    if _is_wide(schedule):  # one program on each multiprocessor
+        choices.insert(0, choices.pop(3))
+    elif len(schedule.across) == 1:
+        choices.insert(0, choices.pop(1))
     found = []
-    for stages, per_sm, factor in ((3, 2, 1), (3, 4, 1), (2, 2, 1), (3, 1, 2), (3, 2, 2), (4, 2, 1)):
+    for stages, per_sm, factor in choices:
         if (stages - 1) * per_sm * row_bytes <= _SHARED_BYTES:
             per_sm = per_sm * max(1, 4 // warps)
             found.append(_config(packed, whole, parts=8, stages=stages, per_sm=per_sm, warps=min(16, warps * factor)))
     return found or [_config(packed, whole, parts=8, stages=1, per_sm=1, warps=warps)]
+
+
+def _is_wide(schedule: RowsSchedule) -> bool:
+    """Whether elements that are read are of four bytes or more."""
+    region = schedule.region
+    read = [o for o in element_operands(region) if not o.role.is_written and o.dim == region.domain]
+    return any(o.dtype.itemsize >= 4 for o in read)
 
 
 def _split(schedule: RowsSchedule, rows: int, block: int, per_sm: int) -> int:
@@ -263,8 +276,9 @@ def _column_configs(schedule: RowsSchedule) -> list[dict[str, int]]:
     """Columns that are far apart in memory: tiles of neighbouring rows."""
     rows, columns = power_of_two(schedule.rows), power_of_two(schedule.columns)
     found = []
+    first = (8, 4) if _is_wide(schedule) else (4, 8)
     for lanes, step, warps, per_sm, stages in (
-        (64, 64, 4, 4, 1), (64, 64, 8, 4, 1), (64, 32, 4, 8, 2), (128, 32, 4, 4, 3), (256, 32, 8, 4, 1),
+        (64, 64, first[0], 4, 1), (64, 64, first[1], 4, 1), (64, 32, 4, 8, 2), (128, 32, 4, 4, 3), (256, 32, 8, 4, 1),
     ):  # fmt: skip
         lanes, step = min(lanes, rows), min(step, columns)
         split = _split(schedule, lanes, step, per_sm)
@@ -280,7 +294,7 @@ def _column_configs(schedule: RowsSchedule) -> list[dict[str, int]]:
 
 def _long_configs(schedule: RowsSchedule) -> list[dict[str, int]]:
     """Few long rows, each shared by many programs."""
-    tiles = ((8192, 8, 2, 3), (8192, 8, 4, 1), (4096, 4, 4, 2), (2048, 4, 8, 1), (16384, 16, 2, 2))
+    tiles = ((8192, 8, 4, 1), (8192, 8, 2, 3), (4096, 4, 4, 2), (2048, 4, 8, 1), (16384, 16, 2, 2))
     return [
         _config(1, block, split=_split(schedule, 1, block, per_sm), warps=warps, stages=stages)
         for block, warps, per_sm, stages in tiles
