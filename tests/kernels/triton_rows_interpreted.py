@@ -12,7 +12,8 @@ from fuseplan.dtypes import FLOAT, HALF, DType
 from fuseplan.engines.base import Support
 from fuseplan.engines.triton.engine import ENGINE
 from fuseplan.engines.triton.forms import rows as rows_form
-from fuseplan.engines.triton.rows import held
+from fuseplan.engines.triton.kernel import Kernel
+from fuseplan.engines.triton.rows import held, shifted
 from fuseplan.ir.region import Region
 from tests.kernels.triton_interpret import run_interpreted
 from tests.ops.primitive_interpreter import evaluate
@@ -104,6 +105,20 @@ def test_gradients_of_norms_match_float64(rows: int, columns: int, dtype: DType,
     region = made.norm_gradients(rows, columns, dtype, is_layer=is_layer)
     ran = check(region, "rows", LIMIT[dtype])
     assert {names[0] for names in ran} == {"whole_rows"} and all(len(names) == 2 or rows == 1 for names in ran)
+
+
+@pytest.mark.parametrize(("rows", "columns", "dtype"), [(10, 4099, HALF), (4, 5001, FLOAT)])
+def test_rows_that_begin_anywhere_in_a_vector_match_float64(
+    rows: int, columns: int, dtype: DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shifted, "_LEAST_COLUMNS", 4000)
+    region = made.softmax(rows, columns, dtype)
+    check(region, "rows", LIMIT[dtype])
+    found = made.emitted(region)
+    assert found.unaligned is not None
+    (kernel,), (plain,) = made.kernels(region), found.unaligned().steps
+    assert isinstance(plain, Kernel)
+    assert ("multiple_of" in kernel.source, "multiple_of" in plain.source) == (True, False)
 
 
 def test_gradients_over_rows_that_fit_no_program_are_computed_apart(monkeypatch: pytest.MonkeyPatch) -> None:

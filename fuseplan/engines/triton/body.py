@@ -28,12 +28,14 @@ class TileAxis:
         groups: merged axes that it walks, slow to fast
         mask: condition that the position is inside, as a name; empty if it always is
         first: condition that this program is the first along the axis; empty if every program is
+        is_shifted: where an operand extends along all axes, the address of the first position is a multiple of 16
     """
 
     index: str
     groups: tuple[MergedAxis, ...]
     mask: str = ""
     first: str = ""
+    is_shifted: bool = False
 
     def index_of(self, group: MergedAxis) -> str:
         """Name of the position within a group."""
@@ -122,7 +124,10 @@ class Body:
                 terms.append(index if step == "1" else f"{index} * {step}")
             if here:
                 seen.append(axis)
-        return " + ".join(terms), seen
+        address = " + ".join(terms)
+        if len(seen) == len(self.axes) and any(axis.is_shifted for axis in seen):
+            address = f"tl.multiple_of({address}, [1, 16])"
+        return address, seen
 
     def load(self, value: int) -> str:
         """Expression of a loaded value."""

@@ -23,6 +23,7 @@ from fuseplan.engines.triton.layout import num_non_unit, reduced_axes
 from fuseplan.engines.triton.rows.held import HeldRows, is_held
 from fuseplan.engines.triton.rows.partials import Partials
 from fuseplan.engines.triton.rows.passes import RowPasses
+from fuseplan.engines.triton.rows.shifted import shift_of
 from fuseplan.engines.triton.rows.tiles import RowsSchedule
 from fuseplan.engines.triton.rows.whole import WholeRows
 from fuseplan.ir.region import Operand, Region, Role
@@ -88,6 +89,8 @@ def emit_rows(schedule: RowsSchedule, knobs: dict[str, int]) -> Emitted:
     whole = HeldRows if is_held(schedule, knobs) else WholeRows
     writer = whole(schedule, knobs) if is_whole or schedule.across else RowPasses(schedule, knobs)
     main, partials = writer.kernel(), writer.partials
+    if isinstance(writer, WholeRows) and writer.shift:
+        return Emitted((main,), unaligned=lambda: Emitted((whole(schedule, knobs, is_aligned=False).kernel(),)))
     if partials is None or not partials.reductions:
         return Emitted((main,))
     folding = _folding_kernels(schedule, partials, writer.folded_stores)
@@ -198,7 +201,9 @@ def _held_configs(schedule: RowsSchedule, whole: int) -> list[dict[str, int]]:
     room = schedule.device.shared_bytes - _EXCHANGED_BYTES
     warps = (32, 16) if whole > 2 * _WHOLE_COLUMNS else (16, 32)
     pairs = [(0, warps[0]), (3, warps[0]), (0, warps[1])]
-    if schedule.columns > _ONE_BLOCK_COLUMNS:  # nothing else runs while a block waits
+    if shift_of(schedule):  # the next rows would take registers as well
+        pairs = [(0, 32), (0, 16)]
+    elif schedule.columns > _ONE_BLOCK_COLUMNS:  # nothing else runs while a block waits
         pairs = [pairs[1], pairs[0], pairs[2]]
     fit = [(s, w) for s, w in pairs if (s - 1) * (row_bytes + shared_bytes) <= room]
     return [_config(1, whole, parts=16, stages=s, warps=w) for s, w in fit]
@@ -276,7 +281,7 @@ def _column_configs(schedule: RowsSchedule) -> list[dict[str, int]]:
     """Columns that are far apart in memory: tiles of neighbouring rows."""
     rows, columns = power_of_two(schedule.rows), power_of_two(schedule.columns)
     found = []
-    first = (8, 4) if _is_wide(schedule) else (4, 8)
+    first = (8, 4) if _is_wide(schedule) and columns > 64 else (4, 8)
     for lanes, step, warps, per_sm, stages in (
         (64, 64, first[0], 4, 1), (64, 64, first[1], 4, 1), (64, 32, 4, 8, 2), (128, 32, 4, 4, 3), (256, 32, 8, 4, 1),
     ):  # fmt: skip

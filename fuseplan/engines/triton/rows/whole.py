@@ -13,6 +13,7 @@ from fuseplan.engines.triton.body import Body, TileAxis, needed_for
 from fuseplan.engines.triton.kernel import Kernel
 from fuseplan.engines.triton.knobs import power_of_two
 from fuseplan.engines.triton.rows.partials import Partials
+from fuseplan.engines.triton.rows.shifted import VECTOR_BYTES, Shift, shift_of
 from fuseplan.engines.triton.rows.tiles import RowsSchedule, RowTiles
 from fuseplan.engines.triton.source import Entry, Function, kernel_text, tuple_text
 
@@ -36,14 +37,23 @@ def width_of_parts(columns: int, most: int) -> int:
 class WholeRows(RowTiles):
     """Writes one kernel of ``kernels/whole_rows.py``."""
 
-    def __init__(self, schedule: RowsSchedule, knobs: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        schedule: RowsSchedule,
+        knobs: Mapping[str, int],
+        *,
+        is_aligned: bool = True,
+    ) -> None:
+        """`is_aligned`: addresses of operands are multiples of 16."""
         super().__init__(schedule, knobs)
+        self.shift = shift_of(schedule) if is_aligned and knobs["ROWS"] == 1 else None
+        self.covered = schedule.columns + (VECTOR_BYTES if self.shift else 0)
         self.blocks = -(-schedule.rows // knobs["ROWS"])
         most = knobs["PER_SM"] * schedule.device.sm_count
         rounds = -(-self.blocks // most) if knobs["num_stages"] else 1
         self.programs = -(-self.blocks // rounds)
         self.width = self._width_of_parts()
-        parts = -(-schedule.columns // self.width)
+        parts = -(-self.covered // self.width)
         self.part_names = (
             [f"_{chr(ord('a') + k)}" for k in range(parts)] if parts > 1 else [""]
         )
@@ -65,10 +75,11 @@ class WholeRows(RowTiles):
         self.is_fixed = [
             fixed and i not in changing for i, fixed in enumerate(self.is_fixed)
         ]
-        self.kept = self._kept_for_all_rows() if knobs["num_stages"] else []
+        may_keep = knobs["num_stages"] and not self.shift
+        self.kept = self._kept_for_all_rows() if may_keep else []
 
     def _width_of_parts(self) -> int:
-        return width_of_parts(self.schedule.columns, self.knobs["PARTS"])
+        return width_of_parts(self.covered, self.knobs["PARTS"])
 
     def _dependents(self, of: frozenset[int] | set[int]) -> set[int]:
         found = set(of)
@@ -122,24 +133,29 @@ class WholeRows(RowTiles):
             self.knobs["num_warps"],
         )
 
-    def _bodies(self, function: Function) -> list[Body]:
+    def _bodies(self, function: Function, shift: Shift | None = None) -> list[Body]:
         """A body for each part of the columns, with their positions defined."""
         made = []
+        if shift:
+            stride = self.body_in(function).stride(shift.operand, shift.rows)
+            function.out.line(f"shift = row * {stride} % {shift.vector}")
         for k, name in enumerate(self.part_names):
             column, first = f"col{name}", k * self.width
             is_over = first + self.width > self.schedule.columns
+            mask = f"{column}_inside" if is_over or (shift and not k) else ""
             axis = TileAxis(
-                column,
-                self.schedule.reduced,
-                mask=f"{column}_inside" if is_over else "",
+                column, self.schedule.reduced, mask=mask, is_shifted=bool(shift)
             )
             body = self.body_in(function, axis, name)
             start = f" + {first}" if first else ""
+            start += " - shift" if shift else ""
             function.out.line(f"{column} = tl.arange(0, {self.width})[None, :]{start}")
-            if is_over:
-                function.out.line(
-                    f"{column}_inside = {column} < {self.num_columns(function.params)}"
-                )
+            inside = (
+                [f"({column} < {self.num_columns(function.params)})"] if is_over else []
+            )
+            inside += [f"({column} >= 0)"] if shift and not k else []
+            if inside:
+                function.out.line(f"{mask} = {' & '.join(inside)}")
             body.split_index(axis)
             made.append(body)
         return made
@@ -222,7 +238,7 @@ class WholeRows(RowTiles):
 
     def _write_rows(self, known: list[str]) -> None:
         out, across = self.main.out, self.schedule.across
-        bodies = self._bodies(self.main)
+        bodies = self._bodies(self.main, self.shift)
         bodies[0].split_index(self.row_axis)
         if known:
             out.line(f"{tuple_text(known)} = known")
