@@ -7,6 +7,7 @@ import ctypes
 import hashlib
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -212,7 +213,7 @@ def _output_of(command: Sequence[str], folder: Path, limit_s: float) -> tuple[in
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True
         )
         try:
-            code = process.wait(limit_s)
+            code = _status_of(process, limit_s)
         except BaseException:
             with contextlib.suppress(OSError, AttributeError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -220,6 +221,23 @@ def _output_of(command: Sequence[str], folder: Path, limit_s: float) -> tuple[in
             process.wait()
             raise
     return code, messages.read_text(encoding="utf-8", errors="replace")
+
+
+def _status_of(process: subprocess.Popen[bytes], limit_s: float) -> int:
+    """Exit status, as soon as the kernel says that it ended: `wait` with a limit sleeps up to 50 ms at a time.
+
+    Raises TimeoutExpired.
+    """
+    try:
+        ended = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):
+        return process.wait(limit_s)
+    try:
+        poll = select.poll()
+        poll.register(ended, select.POLLIN)
+        return process.wait(limit_s if poll.poll(limit_s * 1e3) else 0)
+    finally:
+        os.close(ended)
 
 
 def _keep(source: str, name: str) -> str:
