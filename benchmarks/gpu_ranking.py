@@ -9,6 +9,7 @@ the fastest. The last line counts the defaults that are within a tenth of the fa
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import time
 from pathlib import Path
@@ -69,6 +70,16 @@ def shown(found: dict[str, Any]) -> str:
     return f"{line}  estimate {found['estimate_us']:8.1f}  {best if best != first else ''}"
 
 
+def as_row(found: dict[str, Any]) -> dict[str, Any]:
+    """A work as a row of results: the default plan beside the fastest one."""
+    times = found["us"]
+    first, best = next(iter(times)), min(times, key=times.__getitem__)
+    return {
+        "row": found["work"], "default plan": first[2:], "default us": times[first], "fastest plan": best[2:],
+        "fastest us": times[best], "plans": len(times), "estimate us": found["estimate_us"],
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
@@ -85,10 +96,15 @@ def main() -> None:
     compile_side_by_side([g for g, _, _ in graphs.values()], 100.0)
     print(f"compiled after {time.monotonic() - start:.0f} s", flush=True)
     rows = []
+    facts = {
+        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "fuseplan": cudnn.__version__,
+        "command": "python -m benchmarks.gpu_ranking", "date": datetime.date.today().isoformat(),
+    }  # fmt: skip
     for name, work in ranked.items():
         rows.append(rank(name, work, graphs.pop(name), handle))
         print("\n".join([shown(rows[-1]), *rows[-1]["wrong"]]), flush=True)
-        (args.out / "gpu_ranking.json").write_text(json.dumps(rows, indent=1))
+        made = {**facts, "rows": [as_row(r) for r in rows]}
+        (args.out / "gpu_ranking.json").write_text(json.dumps(made, indent=1) + "\n")
     cudnn.set_stream(handle=handle, stream=0)
     near = [r for r in rows if next(iter(r["us"].values())) <= NEAR * min(r["us"].values())]
     print(f"{len(near)} of {len(rows)} defaults are within a tenth of the fastest listed plan")

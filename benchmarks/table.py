@@ -20,7 +20,8 @@ README = RESULTS.parents[1] / "README.md"
 BEGIN, END = "<!-- made by python -m benchmarks.table -->", "<!-- end of table -->"
 # table: results that README shows -> ratios, by default and by tuned plan
 SHOWN = {
-    "h200-cpu/avx512.json": ("eager", "compile", "of limit, "),
+    "cpu-2-cores/avx2.json": ("eager", "compile", "of limit, "),
+    "h200-cpu/avx512.json": ("eager", "of limit, "),
     "h200/gpu.json": ("eager", "torch.compile", "frontend tuned", "of limit, "),
 }  # fmt: skip
 NAMES = {

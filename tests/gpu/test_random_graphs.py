@@ -86,5 +86,6 @@ def test_random_graphs_agree_with_the_source_graph(kind: str, start: int) -> Non
     counts = {"undecided": 0, "elements": 0}
     for seed in range(start, start + BATCH):
         check(KINDS[kind](seed), seed, counts)
-    assert all(counts.get(e.name, 0) > 0 for e in engines_for("cuda")), counts
+    always = [e.name for e in engines_for("cuda") if e.name != "cublaslt"]  # which takes bare products alone
+    assert all(counts.get(name, 0) > 0 for name in always), counts
     assert counts["undecided"] <= MAX_UNDECIDED[kind] * counts["elements"], counts

@@ -185,5 +185,8 @@ def test_without_the_library_or_the_device_there_is_a_reason(monkeypatch: pytest
     region = product((1, 4, 4, 4))
     assert engine.supports(region, made.device()).is_supported
     assert "is not an sm_100 here" in engine.supports(region, made.device(100)).reason
+    with monkeypatch.context() as without:
+        without.setattr(toolchain, "gap", lambda: "there is no C compiler")
+        assert engine.supports(region, made.device()).reason == "there is no C compiler"
     monkeypatch.setattr(bindings, "library", lambda: None)
     assert "libcublasLt" in engine.supports(region, made.device()).reason

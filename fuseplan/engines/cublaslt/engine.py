@@ -169,7 +169,7 @@ def _unavailable(device: Device) -> str:
     here = _arches()
     if device.index >= len(here) or here[device.index] != device.arch:
         return f"{device} is not an {device.arch} here: the library chooses for the device that it runs on"
-    return ""
+    return toolchain.gap()
 
 
 @functools.cache
