@@ -20,7 +20,7 @@ from fuseplan.testing.fuzz import KINDS, MAX_UNDECIDED  # noqa: E402
 from fuseplan.testing.run import GUARD, GUARD_BYTES, POISON, HostBuffer, build_on, random_inputs  # noqa: E402
 
 BATCH = 20  # the share of undecided elements is that of a batch, and one graph may hold most of them
-CASES = [(kind, start) for kind in KINDS for start in range(0, 60, BATCH)]
+CASES = [(kind, start) for kind in KINDS for start in range(0, 100, BATCH)]
 ALIGNED_GUARD = 4 * GUARD_BYTES  # keeps the address a multiple of 256
 
 
