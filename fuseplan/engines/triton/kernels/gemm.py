@@ -1,6 +1,7 @@
 """Matrix products by tiles: a program computes tiles of all products, which share their extents.
 
-`load_a`, `load_b`, `zeros`, `add_products`, `keep_parts` and `epilogue` are holes: a generated kernel has its own.
+`load_a`, `load_b`, `zeros`, `add_products`, `keep_parts`, `load_parts` and `epilogue` are holes: a generated kernel has
+its own.
 Run alone, y = a b for dense matrices, in the type of y. Any strides, broadcast batches and odd sizes work where tiles
 are loaded through pointers and masks; a tensor map takes `m0`, `k0` and `n0`, the first positions of a tile.
 """
@@ -48,6 +49,18 @@ def keep_parts(  # table
     """Store the sums over one part of K."""
     parts = parts_params[0]
     tl.store(parts + (part * n_m + m) * n_n + n, acc[0], mask=m_inside & n_inside)
+
+
+@triton.jit
+def load_parts(  # table
+    parts_params, b, m, n, n_m, n_n, m_inside, n_inside, SPLIT_K: tl.constexpr
+):  # fmt: skip
+    """The products from their sums over parts of K: all are loaded at once and added up in one order."""
+    parts = parts_params[0]
+    part = tl.arange(0, SPLIT_K)[:, None, None]
+    inside = (m_inside & n_inside)[None, :, :]
+    place = (part * n_m + m[None, :, :]) * n_n + n[None, :, :]
+    return (tl.sum(tl.load(parts + place, mask=inside, other=0.0, cache_modifier=".cg"), 0),)
 
 
 @triton.jit
@@ -243,13 +256,12 @@ def share_of_products(  # table
 
 
 @triton.jit
-def part_of_products(  # table
+def kept_part(  # table
     a_params, b_params, parts_params, n_m, n_n, n_k, n_part,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    SPLIT_K: tl.constexpr, INDEX_BITS: tl.constexpr,
+    SPLIT_K: tl.constexpr, index: tl.constexpr,
 ):  # fmt: skip
-    """A program for each tile and part of K, whose sums it keeps; `kernels/join.py` adds them up."""
-    index: tl.constexpr = tl.int64 if INDEX_BITS == 64 else tl.int32
+    """Keep the sums of a program's tile over its part of K; which part and tile, and where the tile is."""
     tiles_m, tiles_n = tl.cdiv(n_m, BLOCK_M), tl.cdiv(n_n, BLOCK_N)
     part, tile = tl.program_id(0) % SPLIT_K, tl.program_id(0) // SPLIT_K
     b = (tile // (tiles_m * tiles_n)).to(index)
@@ -260,6 +272,20 @@ def part_of_products(  # table
     start, end = part * n_part, tl.minimum(part * n_part + n_part, n_k)
     acc = sums_over(start, end, a_params, b_params, b, m, n, m0, n0, n_m, n_n, BLOCK_M, BLOCK_N, BLOCK_K, index)
     keep_parts(parts_params, acc, part, b, m, n, n_m, n_n, m < n_m, n < n_n)
+    return part, tile, b, m0, n0
+
+
+@triton.jit
+def part_of_products(  # table
+    a_params, b_params, parts_params, n_m, n_n, n_k, n_part,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    SPLIT_K: tl.constexpr, INDEX_BITS: tl.constexpr,
+):  # fmt: skip
+    """A program for each tile and part of K, whose sums it keeps; `kernels/join.py` adds them up."""
+    index: tl.constexpr = tl.int64 if INDEX_BITS == 64 else tl.int32
+    kept_part(
+        a_params, b_params, parts_params, n_m, n_n, n_k, n_part, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, SPLIT_K, index
+    )
 
 
 @triton.jit

@@ -1,34 +1,12 @@
-"""Products from their sums over parts of K, and what follows from them; `load_parts` and `epilogue` are holes.
+"""Products from their sums over parts of K, and what follows from them.
 
-Run alone, y = the sum of SPLIT_K matrices, in the type of y.
+Holes and what is not here are those of `kernels/gemm.py`. Run alone, y = the sum of SPLIT_K matrices, in the type of y.
 """
 
 import triton  # import here: kernel files are read as text, or run alone
 import triton.language as tl  # import here: as above
 
-from fuseplan.engines.triton.kernels.helpers import columns_part
-
-
-@triton.jit
-def load_parts(  # table
-    parts_params, b, m, n, n_m, n_n, m_inside, n_inside, SPLIT_K: tl.constexpr
-):  # fmt: skip
-    """The products: all parts are loaded at once and added up in one order."""
-    parts = parts_params[0]
-    part = tl.arange(0, SPLIT_K)[:, None, None]
-    inside = (m_inside & n_inside)[None, :, :]
-    return (tl.sum(tl.load(parts + (part * n_m + m[None, :, :]) * n_n + n[None, :, :], mask=inside, other=0.0), 0),)
-
-
-@triton.jit
-def epilogue(  # table
-    params, acc, b, m, n, m0, n0, m_inside, n_inside, m_first, n_first,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr,
-):  # fmt: skip
-    """What follows from the products, as in `kernels/gemm.py`."""
-    y, row_stride = params
-    x = columns_part(acc[0], PART, PARTS)
-    tl.store(y + m * row_stride + n, x.to(y.dtype.element_ty), mask=m_inside & n_inside)
+from fuseplan.engines.triton.kernels.gemm import epilogue, load_parts
 
 
 @triton.jit

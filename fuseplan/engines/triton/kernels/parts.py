@@ -1,25 +1,12 @@
 """Products from their sums over parts of K in one kernel: who summed a part then finishes a slice of the tile.
 
-Holes and what is not here are those of `kernels/gemm.py`, and `load_parts`, which is as in `kernels/join.py`.
-Run alone, y = a b for dense matrices, in the type of y.
+Holes and what is not here are those of `kernels/gemm.py`. Run alone, y = a b for dense matrices, in the type of y.
 """
 
 import triton  # import here: kernel files are read as text, or run alone
 import triton.language as tl  # import here: as above
 
-from fuseplan.engines.triton.kernels.gemm import epilogue, keep_parts, place_of, sums_over
-
-
-@triton.jit
-def load_parts(  # table
-    parts_params, b, m, n, n_m, n_n, m_inside, n_inside, SPLIT_K: tl.constexpr
-):  # fmt: skip
-    """As in `kernels/join.py`."""
-    parts = parts_params[0]
-    part = tl.arange(0, SPLIT_K)[:, None, None]
-    inside = (m_inside & n_inside)[None, :, :]
-    place = (part * n_m + m[None, :, :]) * n_n + n[None, :, :]
-    return (tl.sum(tl.load(parts + place, mask=inside, other=0.0, cache_modifier=".cg"), 0),)
+from fuseplan.engines.triton.kernels.gemm import epilogue, kept_part, load_parts
 
 
 @triton.jit
@@ -55,16 +42,9 @@ def joined_products(  # table
     memory does not hold by chance, and who waited for a flag clears it.
     """
     index: tl.constexpr = tl.int64 if INDEX_BITS == 64 else tl.int32
-    tiles_m, tiles_n = tl.cdiv(n_m, BLOCK_M), tl.cdiv(n_n, BLOCK_N)
-    part, tile = tl.program_id(0) % SPLIT_K, tl.program_id(0) // SPLIT_K
-    b = (tile // (tiles_m * tiles_n)).to(index)
-    pid_m, pid_n = place_of(tile % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP_M)
-    m0, n0 = pid_m * BLOCK_M, pid_n * BLOCK_N
-    m = (m0 + tl.arange(0, BLOCK_M))[:, None].to(index)
-    n = (n0 + tl.arange(0, BLOCK_N))[None, :].to(index)
-    start, end = part * n_part, tl.minimum(part * n_part + n_part, n_k)
-    acc = sums_over(start, end, a_params, b_params, b, m, n, m0, n0, n_m, n_n, BLOCK_M, BLOCK_N, BLOCK_K, index)
-    keep_parts(parts_params, acc, part, b, m, n, n_m, n_n, m < n_m, n < n_n)
+    part, tile, b, m0, n0 = kept_part(
+        a_params, b_params, parts_params, n_m, n_n, n_k, n_part, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, SPLIT_K, index
+    )
     tl.debug_barrier()
     others = tl.arange(0, SPLIT_K)
     first = flags + tile * SPLIT_K * SPLIT_K

@@ -138,7 +138,8 @@ class GemmEmitter(Holes):
         load, epilogue = self._load_parts(offset), self._epilogue((block_m, block_n), is_joined=True)
         arguments: Arguments = [load.params.names, epilogue.params.names, *map(self._extent, "mn")]
         constants = (("BLOCK_M", block_m), ("BLOCK_N", block_n), ("SPLIT_K", parts))
-        text = kernel_text(Entry("join", "joined_parts", arguments, constants), [load, epilogue], self.params)
+        entry = Entry("join", "joined_parts", arguments, constants, base="gemm")
+        text = kernel_text(entry, [load, epilogue], self.params)
         programs = schedule.batch * -(-schedule.m // block_m) * -(-schedule.n // block_n)
         return Kernel("join", text.source, text.params, text.constants, programs, 4, 1)
 
