@@ -106,16 +106,17 @@ def part_of(x, PART: gl.constexpr, PARTS: gl.constexpr):
 @gluon.jit
 def load_steps(  # table
     a_params, b_params, a_tiles, b_tiles, full, empty, pid_m, pid_n, count, first, last, NUM_BYTES: gl.constexpr,
-    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
 ):  # fmt: skip
-    """Load some steps of a tile: stages in turn, each once both groups have left it."""
+    """Load some steps of a tile, ROWS rows for each of its groups: stages in turn, each once they have left it."""
     STAGES: gl.constexpr = b_tiles.type.shape[0]
     for step in range(first, last):
         stage = count % STAGES
         mbarrier.wait(empty.index(stage), ((count // STAGES) & 1) ^ 1)
         mbarrier.expect(full.index(stage), NUM_BYTES)
-        load_a(a_params, pid_m * 128, step * BLOCK_K, full.index(stage), a_tiles.index(2 * stage))
-        load_a(a_params, pid_m * 128 + 64, step * BLOCK_K, full.index(stage), a_tiles.index(2 * stage + 1))
+        for group in gl.static_range(GROUPS):
+            m0 = pid_m * (GROUPS * ROWS) + group * ROWS
+            load_a(a_params, m0, step * BLOCK_K, full.index(stage), a_tiles.index(GROUPS * stage + group))
         load_b(b_params, pid_n * BLOCK_N, step * BLOCK_K, full.index(stage), b_tiles.index(stage))
         count += 1
 
@@ -123,40 +124,60 @@ def load_steps(  # table
 @gluon.jit
 def load_tiles(  # table
     a_params, b_params, a_tiles, b_tiles, full, empty, tiles_m, tiles_n, steps, NUM_BYTES: gl.constexpr,
-    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
 ):  # fmt: skip
-    """The warp that loads."""
+    """The warp that loads: tiles one after another, whichever groups they are for."""
     count = 0
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         pid_m, pid_n = place_of(tile, tiles_m, tiles_n, GROUP_M)
         load_steps(
             a_params, b_params, a_tiles, b_tiles, full, empty, pid_m, pid_n, count, 0, steps, NUM_BYTES,
-            BLOCK_N, BLOCK_K,
+            GROUPS, ROWS, BLOCK_N, BLOCK_K,
         )  # fmt: skip
         count += steps
+
+
+@gluon.jit
+def sums_under_way(  # table
+    a_tiles, b_tiles, full, empty, count, first, last, GROUPS: gl.constexpr, GROUP: gl.constexpr, ROWS: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+):  # fmt: skip
+    """A group's sums of its rows of a tile, the last product not awaited.
+
+    A stage is free again when the product after its own has begun.
+    """
+    STAGES: gl.constexpr = b_tiles.type.shape[0]
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16]
+    )
+    acc = gl.zeros((ROWS, BLOCK_N), gl.float32, LAYOUT)
+    for step in range(first, last):
+        stage = count % STAGES
+        mbarrier.wait(full.index(stage), (count // STAGES) & 1)
+        a, b = tile_a(a_tiles.index(GROUPS * stage + GROUP)), tile_b(b_tiles.index(stage))
+        acc = warpgroup_mma(a, b, acc, use_acc=step > first, is_async=True)
+        acc = warpgroup_mma_wait(1, (acc,))
+        mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), count=1, pred=step > first)
+        count += 1
+    return acc, count
+
+
+@gluon.jit
+def awaited(acc, empty, count):
+    """The sums once their last product, of the stage in front of `count`, has ended; that stage is free then."""
+    STAGES: gl.constexpr = empty.type.shape[0]
+    acc = warpgroup_mma_wait(0, (acc,))
+    mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), count=1)
+    return acc
 
 
 @gluon.jit
 def sums_over(  # table
     GROUP: gl.constexpr, a_tiles, b_tiles, full, empty, count, first, last, BLOCK_N: gl.constexpr
 ):  # fmt: skip
-    """A group's sums of a tile over some steps: a stage is free again when the product after its own has begun."""
-    STAGES: gl.constexpr = b_tiles.type.shape[0]
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16]
-    )
-    acc = gl.zeros((64, BLOCK_N), gl.float32, LAYOUT)
-    for step in range(first, last):
-        stage = count % STAGES
-        mbarrier.wait(full.index(stage), (count // STAGES) & 1)
-        a, b = tile_a(a_tiles.index(2 * stage + GROUP)), tile_b(b_tiles.index(stage))
-        acc = warpgroup_mma(a, b, acc, use_acc=step > first, is_async=True)
-        acc = warpgroup_mma_wait(1, (acc,))
-        mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), count=1, pred=step > first)
-        count += 1
-    acc = warpgroup_mma_wait(0, (acc,))
-    mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), count=1)
-    return acc
+    """The sums of a group that has a half of a tile's rows over some steps."""
+    acc, count = sums_under_way(a_tiles, b_tiles, full, empty, count, first, last, 2, GROUP, 64, BLOCK_N)
+    return awaited(acc, empty, count)
 
 
 @gluon.jit
@@ -187,10 +208,10 @@ def multiply_tiles(  # table
 
 
 @gluon.jit
-def allocate_tiles(a_map, b_map, STAGES: gl.constexpr):
-    """Shared memory of all stages: two halves of the left operand's rows each, and the right operand."""
+def allocate_tiles(a_map, b_map, STAGES: gl.constexpr, GROUPS: gl.constexpr):
+    """Shared memory of all stages: rows of the left operand for each group of a tile, and the right operand."""
     a_tiles = gl.allocate_shared_memory(
-        a_map.dtype, [2 * STAGES, a_map.block_type.shape[0], a_map.block_type.shape[1]], a_map.layout
+        a_map.dtype, [GROUPS * STAGES, a_map.block_type.shape[0], a_map.block_type.shape[1]], a_map.layout
     )
     b_tiles = gl.allocate_shared_memory(
         b_map.dtype, [STAGES, b_map.block_type.shape[0], b_map.block_type.shape[1]], b_map.layout
@@ -199,14 +220,14 @@ def allocate_tiles(a_map, b_map, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def allocate_barriers(STAGES: gl.constexpr):
-    """For each stage whether it is full, and empty: both groups must have left it."""
+def allocate_barriers(STAGES: gl.constexpr, GROUPS: gl.constexpr):
+    """For each stage whether it is full, and empty: all groups of its tile must have left it."""
     BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=2)
+        mbarrier.init(empty.index(stage), count=GROUPS)
     return full, empty
 
 
@@ -218,20 +239,22 @@ def tiles_by_specialists(  # table
 ):  # fmt: skip
     """One program a multiprocessor, each with every so many-th tile of 128 rows."""
     a_map, b_map = a_params[0], b_params[0]
-    a_tiles, b_tiles = allocate_tiles(a_map, b_map, STAGES)
+    a_tiles, b_tiles = allocate_tiles(a_map, b_map, STAGES, 2)
     staging = allocate_staging(params, PARTS)
-    full, empty = allocate_barriers(STAGES)
+    full, empty = allocate_barriers(STAGES, 2)
     tiles_m, tiles_n, steps = gl.cdiv(n_m, 128), gl.cdiv(n_n, BLOCK_N), gl.cdiv(n_k, BLOCK_K)
     NUM_BYTES: gl.constexpr = 2 * a_map.block_type.nbytes + b_map.block_type.nbytes
     FIRST: gl.constexpr = 0
     SECOND: gl.constexpr = 1
+    GROUPS: gl.constexpr = 2
+    ROWS: gl.constexpr = 64
     gl.warp_specialize([
         (multiply_tiles, (FIRST, params, staging, a_tiles, b_tiles, full, empty, n_m, n_n, tiles_m, tiles_n, steps,
                           BLOCK_N, GROUP_M, PARTS)),
         (multiply_tiles, (SECOND, params, staging, a_tiles, b_tiles, full, empty, n_m, n_n, tiles_m, tiles_n, steps,
                           BLOCK_N, GROUP_M, PARTS)),
         (load_tiles, (a_params, b_params, a_tiles, b_tiles, full, empty, tiles_m, tiles_n, steps, NUM_BYTES,
-                      BLOCK_N, BLOCK_K, GROUP_M)),
+                      GROUPS, ROWS, BLOCK_N, BLOCK_K, GROUP_M)),
     ], [4, 1], [232, 40])  # fmt: skip
 
 

@@ -178,8 +178,8 @@ def load_shares(  # table
         tile, first, last = piece_of(number, waves, start, end, n_whole, n_groups, steps)
         pid_m, pid_n = place_of(tile, tiles_m, tiles_n, GROUP_M)
         load_steps(
-            a_params, b_params, a_tiles, b_tiles, full, empty, pid_m, pid_n, count, first, last, NUM_BYTES, BLOCK_N,
-            BLOCK_K,
+            a_params, b_params, a_tiles, b_tiles, full, empty, pid_m, pid_n, count, first, last, NUM_BYTES,
+            2, 64, BLOCK_N, BLOCK_K,
         )  # fmt: skip
         count += last - first
 
@@ -193,9 +193,9 @@ def shares_by_specialists(  # table
     """As `tiles_by_specialists`, and as `share_of_products` of `kernels/gemm.py`: the last tiles are shared."""
     kept, flags = parts_params
     a_map, b_map = a_params[0], b_params[0]
-    a_tiles, b_tiles = allocate_tiles(a_map, b_map, STAGES)
+    a_tiles, b_tiles = allocate_tiles(a_map, b_map, STAGES, 2)
     staging = allocate_staging(params, 2)
-    full, empty = allocate_barriers(STAGES)
+    full, empty = allocate_barriers(STAGES, 2)
     tiles_m, tiles_n, steps = gl.cdiv(n_m, 128), gl.cdiv(n_n, BLOCK_N), gl.cdiv(n_k, BLOCK_K)
     waves, share = n_whole // gl.num_programs(0), gl.program_id(0) // n_groups
     start, pieces = share * n_tiles * steps // n_shares, n_whole * 0

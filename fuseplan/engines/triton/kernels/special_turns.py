@@ -6,42 +6,19 @@ of `kernels/special.py`. Run alone, y = a b with the right operand as [N, K].
 
 from triton.experimental import gluon  # import here: kernel files are read as text, or run alone
 from triton.experimental.gluon import language as gl  # import here: as above
-from triton.experimental.gluon.language.nvidia.hopper import (  # import here: as above
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)  # fmt: skip
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma  # import here: as above
 
 from fuseplan.engines.triton.kernels.special import (
+    allocate_barriers,
     allocate_staging,
+    allocate_tiles,
+    awaited,
     epilogue,
-    load_a,
-    load_b,
+    load_tiles,
     part_of,
     place_of,
-    tile_a,
-    tile_b,
+    sums_under_way,
 )
-
-
-@gluon.jit
-def load_in_turn(  # table
-    a_params, b_params, a_tiles, b_tiles, full, empty, tiles_m, tiles_n, steps, NUM_BYTES: gl.constexpr,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-):  # fmt: skip
-    """The warp that loads: tiles one after another, whichever group they are for."""
-    STAGES: gl.constexpr = b_tiles.type.shape[0]
-    count = 0
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        pid_m, pid_n = place_of(tile, tiles_m, tiles_n, GROUP_M)
-        for step in range(steps):
-            stage = count % STAGES
-            mbarrier.wait(empty.index(stage), ((count // STAGES) & 1) ^ 1)
-            mbarrier.expect(full.index(stage), NUM_BYTES)
-            load_a(a_params, pid_m * BLOCK_M, step * BLOCK_K, full.index(stage), a_tiles.index(stage))
-            load_b(b_params, pid_n * BLOCK_N, step * BLOCK_K, full.index(stage), b_tiles.index(stage))
-            count += 1
 
 
 @gluon.jit
@@ -49,23 +26,9 @@ def sums_in_turn(  # table
     a_tiles, b_tiles, full, empty, next_turn, count, steps, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr
 ):  # fmt: skip
     """A group's sums of a tile; once their last product is under way it is the other group's turn."""
-    STAGES: gl.constexpr = b_tiles.type.shape[0]
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16]
-    )
-    acc = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, LAYOUT)
-    for step in range(steps):
-        stage = count % STAGES
-        mbarrier.wait(full.index(stage), (count // STAGES) & 1)
-        a, b = tile_a(a_tiles.index(stage)), tile_b(b_tiles.index(stage))
-        acc = warpgroup_mma(a, b, acc, use_acc=step > 0, is_async=True)
-        acc = warpgroup_mma_wait(1, (acc,))
-        mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), count=1, pred=step > 0)
-        count += 1
+    acc, count = sums_under_way(a_tiles, b_tiles, full, empty, count, 0, steps, 1, 0, BLOCK_M, BLOCK_N)
     mbarrier.arrive(next_turn, count=1)
-    acc = warpgroup_mma_wait(0, (acc,))
-    mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), count=1)
-    return acc
+    return awaited(acc, empty, count)
 
 
 @gluon.jit
@@ -105,33 +68,24 @@ def tiles_in_turn(  # table
 ):  # fmt: skip
     """One program a multiprocessor, each with every so many-th tile, which its groups take in turn."""
     a_map, b_map = a_params[0], b_params[0]
-    BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
-    a_tiles = gl.allocate_shared_memory(
-        a_map.dtype, [STAGES, a_map.block_type.shape[0], a_map.block_type.shape[1]], a_map.layout
-    )
-    b_tiles = gl.allocate_shared_memory(
-        b_map.dtype, [STAGES, b_map.block_type.shape[0], b_map.block_type.shape[1]], b_map.layout
-    )
+    a_tiles, b_tiles = allocate_tiles(a_map, b_map, STAGES, 1)
     staging = allocate_staging(params, PARTS)
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
-    turns = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=1)
+    full, empty = allocate_barriers(STAGES, 1)
+    turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for group in gl.static_range(2):
         mbarrier.init(turns.index(group), count=1)
     tiles_m, tiles_n, steps = gl.cdiv(n_m, BLOCK_M), gl.cdiv(n_n, BLOCK_N), gl.cdiv(n_k, BLOCK_K)
     NUM_BYTES: gl.constexpr = a_map.block_type.nbytes + b_map.block_type.nbytes
     FIRST: gl.constexpr = 0
     SECOND: gl.constexpr = 1
+    GROUPS: gl.constexpr = 1
     gl.warp_specialize([
         (multiply_in_turn, (FIRST, params, staging, a_tiles, b_tiles, full, empty, turns, n_m, n_n, tiles_m, tiles_n,
                             steps, BLOCK_M, BLOCK_N, GROUP_M, PARTS)),
         (multiply_in_turn, (SECOND, params, staging, a_tiles, b_tiles, full, empty, turns, n_m, n_n, tiles_m, tiles_n,
                             steps, BLOCK_M, BLOCK_N, GROUP_M, PARTS)),
-        (load_in_turn, (a_params, b_params, a_tiles, b_tiles, full, empty, tiles_m, tiles_n, steps, NUM_BYTES,
-                        BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M)),
+        (load_tiles, (a_params, b_params, a_tiles, b_tiles, full, empty, tiles_m, tiles_n, steps, NUM_BYTES,
+                      GROUPS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M)),
     ], [4, 1], [232, 40])  # fmt: skip
 
 
