@@ -168,6 +168,7 @@ class Launch:
         attributes: what a kernel is launched with, and up to three numbers of each (CUDA)
         function: address of the function (LIBRARY)
         status_text: what a status other than 0 means (LIBRARY)
+        tables: (offset in the block, data): the address of memory on the device that holds the data stands there (CUDA)
         owner: an object that lives as long as what was made from this launch: a library, its handle or plan
     """
 
@@ -188,6 +189,7 @@ class Launch:
     attributes: tuple[tuple[Attribute, tuple[int, ...]], ...] = ()
     function: int = 0
     status_text: StatusText | None = None
+    tables: tuple[tuple[int, bytes], ...] = field(default=(), repr=False)
     owner: object = field(default=None, repr=False)
 
 

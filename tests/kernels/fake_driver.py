@@ -11,6 +11,7 @@ from fuseplan.runtime import artifacts, cuda, device, toolchain
 FAKE_DRIVER = r"""
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 typedef struct { unsigned grid[3], block[3], shared; void *stream, *attributes; unsigned num; } Config;
 typedef struct {
@@ -97,6 +98,15 @@ int cuMemsetD32Async(uint64_t p, unsigned v, size_t n, void *s) {
   o->kind = 2; o->a = p; o->b = v; o->words = n; o->stream = (uint64_t)s; o->context = now;
   return 0;
 }
+/* memory of a device is memory of the process */
+int num_allocations, num_frees;
+int cuMemAlloc_v2(uint64_t *at, size_t size) {
+  if (now < 1000 || now > 1001) return 201;
+  if (size > 1 << 20) return 2;
+  ++num_allocations; *at = (uint64_t)malloc(size); return 0;
+}
+int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t size) { memcpy((void *)to, from, size); return 0; }
+int cuMemFree_v2(uint64_t at) { ++num_frees; free((void *)at); return 0; }
 int cuStreamSynchronize(void *s) { return s == (void *)13 ? 700 : 0; }
 int cuGetErrorName(int c, const char **s) {
   *s = c == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_SOME";

@@ -103,7 +103,7 @@ def template_sizes(kernel: Kernel) -> list[int]:
 def check_parameters(kernel: Kernel, ptx: str, boxes: Sequence[aot.Box] = ()) -> None:
     sizes = ptx_parameters(ptx)
     assert sizes == template_sizes(kernel)
-    template, offsets, patches = parameter_block(kernel, boxes)
+    template, offsets, patches, _ = parameter_block(kernel, boxes)
     expected, end = [], 0
     for size in sizes:  # natural alignment, as the CUDA driver lays parameters out; of a map 64
         align = 64 if size == MAP else size

@@ -73,6 +73,8 @@ def _run_kernel(kernel: Kernel, held: Sequence[Any], scratch: Any) -> None:
             arguments[param.name] = held[param.operand].reshape(-1)[0].item()
         elif param.kind is ParamKind.SCRATCH:
             arguments[param.name] = scratch[param.value // 4 :].view(views[param.type])
+        elif param.kind is ParamKind.TABLE:
+            arguments[param.name] = torch.tensor(param.numbers, dtype=torch.int32)
         else:
             arguments[param.name] = param.value
     module = load_source(kernel.source)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from fuseplan.codegen.triton_expr import SIGNATURE_TYPES
@@ -20,6 +20,7 @@ class ParamKind(Enum):
     SCALAR = "scalar"  # value of a host scalar
     SCRATCH = "scratch"  # address in the private scratch
     MAP = "map"  # tensor map of a region operand
+    TABLE = "table"  # address of numbers of 32 bits that are known when the plan is made
     NUMBER = "number"  # extent, stride or count, known when the plan is made
 
 
@@ -50,6 +51,7 @@ class Param:
         is_dynamic: a NUMBER that other extents change while the kernel stays, so nothing may be promised about it
         is_vector: vectors of a kernel for all extents need this NUMBER to be a multiple of their length
         view: of a MAP
+        numbers: of a TABLE
     """
 
     name: str
@@ -60,10 +62,11 @@ class Param:
     is_dynamic: bool = False
     is_vector: bool = False
     view: TileView | None = None
+    numbers: tuple[int, ...] = field(default=(), repr=False)
 
     @property
     def is_address(self) -> bool:
-        return self.kind in (ParamKind.POINTER, ParamKind.SCRATCH)
+        return self.kind in (ParamKind.POINTER, ParamKind.SCRATCH, ParamKind.TABLE)
 
     @property
     def multiple(self) -> int:
@@ -160,6 +163,10 @@ class ParamList:
     def scratch(self, offset_bytes: int, element: str) -> str:
         """A pointer into the private scratch."""
         return self._keep(Param(f"scratch{offset_bytes}", f"*{element}", ParamKind.SCRATCH, value=offset_bytes))
+
+    def table(self, name: str, numbers: Sequence[int]) -> str:
+        """A pointer to numbers of 32 bits in memory of the plan."""
+        return self._keep(Param(name, "*i32", ParamKind.TABLE, numbers=tuple(numbers)))
 
     def number(self, name: str, value: int, type_: str = "", *, is_vector: bool = False) -> str:
         """An extent, stride or count."""

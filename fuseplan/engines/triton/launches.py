@@ -63,8 +63,10 @@ def _fill_launch(fill: Fill) -> Launch:
     )
 
 
-def parameter_block(kernel: Kernel, boxes: Sequence[Box] = ()) -> tuple[bytes, tuple[int, ...], tuple[Patch, ...]]:
-    """Template, offsets of the parameters in it, and patches.
+def parameter_block(
+    kernel: Kernel, boxes: Sequence[Box] = ()
+) -> tuple[bytes, tuple[int, ...], tuple[Patch, ...], tuple[tuple[int, bytes], ...]]:
+    """Template, offsets of the parameters in it, patches, and tables.
 
     Triton's convention: parameters in signature order, then the addresses of two scratch areas of the
     compiler's own, which our kernels do not use. A tensor map is followed by its extents and strides.
@@ -72,7 +74,7 @@ def parameter_block(kernel: Kernel, boxes: Sequence[Box] = ()) -> tuple[bytes, t
     Args:
         boxes: of the tensor maps in order
     """
-    block, offsets, patches, rest = bytearray(), [], [], list(boxes)
+    block, offsets, patches, tables, rest = bytearray(), [], [], [], list(boxes)
     for param in kernel.params:
         if param.view is not None:
             offsets += _append_view(block, param.view)
@@ -91,9 +93,11 @@ def parameter_block(kernel: Kernel, boxes: Sequence[Box] = ()) -> tuple[bytes, t
             patches.append(Patch(PatchKind.SCALAR, offset, param.operand, size=size))
         elif param.kind is ParamKind.SCRATCH:
             patches.append(Patch(PatchKind.SCRATCH, offset, addend=param.value))
+        elif param.kind is ParamKind.TABLE:
+            tables.append((offset, struct.pack(f"<{len(param.numbers)}i", *param.numbers)))
     block += bytes(-len(block) % 8)
     offsets += [len(block), len(block) + 8]
-    return bytes(block) + bytes(16), tuple(offsets), tuple(patches)
+    return bytes(block) + bytes(16), tuple(offsets), tuple(patches), tuple(tables)
 
 
 def _append_view(block: bytearray, view: TileView) -> list[int]:
@@ -122,7 +126,7 @@ def _tensor_map(view: TileView, box: Box) -> TensorMap:
 
 
 def _kernel_launch(kernel: Kernel, compiled: Compiled) -> Launch:
-    template, offsets, patches = parameter_block(kernel, compiled.boxes)
+    template, offsets, patches, tables = parameter_block(kernel, compiled.boxes)
     return Launch(
         LaunchKind.CUDA,
         template=template,
@@ -134,5 +138,6 @@ def _kernel_launch(kernel: Kernel, compiled: Compiled) -> Launch:
         block=(32 * compiled.num_warps, 1, 1),
         shared_bytes=compiled.shared_bytes,
         label=kernel.function,
+        tables=tables,
         attributes=((Attribute.COOPERATIVE, (1,)),) if kernel.is_cooperative else (),
     )

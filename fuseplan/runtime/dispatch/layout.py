@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -49,6 +50,7 @@ class Frame:
         uses_driver: whether a step goes through the CUDA driver
         rereads: whether the memory of a slot is copied into a block, to be read again at each call
         follows_torch: see `team.follows_torch`
+        tables: memory of the device whose addresses stand in the blocks
     """
 
     image: bytes
@@ -56,6 +58,7 @@ class Frame:
     uses_driver: bool
     rereads: bool
     follows_torch: bool
+    tables: tuple[cuda.Table, ...] = ()
 
 
 def make_frame(program: Program) -> Frame:
@@ -65,19 +68,23 @@ def make_frame(program: Program) -> Frame:
         ArgumentError: a patch does not fit its block or its slot (a fault of the engine)
         ToolchainError, DeviceError, cudnnGraphNotSupportedError: a compiled file cannot be loaded
     """
-    image, steps = bytearray(), list[Step]()
+    image, steps, tables = bytearray(), list[Step](), list[cuda.Table]()
     for launch in program.launches:
         image.extend(bytes(-len(image) % _ALIGN))
         check_launch(program, launch)
         steps.append(_make_step(program, launch, len(image)))
         image.extend(launch.template)
+        for offset, data in launch.tables:
+            tables.append(cuda.Table(data, program.device_index))
+            struct.pack_into("<Q", image, steps[-1].block + offset, tables[-1].address)
     image.extend(bytes(-len(image) % 8))
     on_gpu = program.device_kind == "cuda"
     through_driver = (LaunchKind.CUDA, LaunchKind.MEMSET, LaunchKind.LIBRARY) if on_gpu else (LaunchKind.CUDA,)
     uses_driver = any(launch.kind in through_driver for launch in program.launches)
     copied = {p.slot for launch in program.launches for p in launch.patches if p.kind == PatchKind.SCALAR}
     rereads = any(program.slots[slot].value is None for slot in copied)
-    return Frame(bytes(image), tuple(steps), uses_driver, rereads, team.follows_torch(program.num_threads))
+    follows_torch = team.follows_torch(program.num_threads)
+    return Frame(bytes(image), tuple(steps), uses_driver, rereads, follows_torch, tuple(tables))
 
 
 def _function(program: Program, launch: Launch) -> int:
@@ -128,6 +135,8 @@ def check_launch(program: Program, launch: Launch) -> None:
         room = _room(program, launch.patches[0])
         if not 0 <= 4 * launch.memset_words <= room:
             raise ArgumentError(f"{what}: {launch.memset_words} words do not fit {room} bytes")
+    if any(launch.kind is not LaunchKind.CUDA or not 0 <= at <= block - 8 or not data for at, data in launch.tables):
+        raise ArgumentError(f"{what}: a table that is empty, or outside of the block of {block} bytes")
     if any(not 0 <= offset < max(1, block) for offset in launch.param_offsets):
         raise ArgumentError(f"{what}: a parameter lies outside of the block of {block} bytes")
     _check_tasks(program, launch.tasks, what)

@@ -145,7 +145,7 @@ def make(binder: Binder, frame: Frame) -> Any:
         p.device_kind == "cuda", frame.uses_driver, frame.rereads, frame.follows_torch,
         *(ctypes.addressof((ctypes.c_char * 0).from_buffer(block)) for block in memory),
     )  # fmt: skip
-    objects = (hooks, binder.keys, binder.defaults, *(slot.value for slot in binder.slots),
+    objects = (hooks, frame.tables, binder.keys, binder.defaults, *(slot.value for slot in binder.slots),
                *((step.label, step.call) for step in frame.steps))  # fmt: skip
     return made.Dispatcher(bytearray(program), (*memory, *objects))
 
