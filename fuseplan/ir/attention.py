@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any
 
 from fuseplan.ir.graph import AttrValue
 from fuseplan.ir.region import Region, Value
@@ -18,20 +18,28 @@ class Attention:
     bound; the shift is 0, or with `is_bottom` the number of columns minus that of rows (of a sequence's own lengths).
 
     Args:
-        anchor: the value
         arguments: port -> value
         results: name of a result -> the `pick` that reads it
+        heads: of the queries; those of keys and of values divide them
+        columns: keys of a batch; with pages, as many as the longest sequence may have
         scale: factor of the scores where it is a number; a tensor at port ``attn_scale`` counts beside it
+        is_padded: whether sequences have lengths of their own
     """
 
+    value: Value = field(repr=False)
     region: Region = field(repr=False)
     anchor: int
     arguments: Mapping[str, int]
     results: Mapping[str, int]
-
-    @property
-    def value(self) -> Value:
-        return self.region.values[self.anchor]
+    batch: int
+    heads: int
+    rows: int
+    columns: int
+    scale: float
+    left: int | None
+    right: int | None
+    is_bottom: bool
+    is_padded: bool
 
     def option(self, name: str) -> AttrValue:
         """An attribute of the op, None where it was left out."""
@@ -45,53 +53,19 @@ class Attention:
         """The operand that an argument is read from, -1 where it is computed or absent."""
         return self.region.operand_of.get(self.arguments.get(port, -1), -1)
 
-    @property
-    def batch(self) -> int:
-        return self.dim("q")[0]
-
-    @property
-    def heads(self) -> int:
-        """Heads of the queries; those of keys and of values divide them."""
-        return self.dim("q")[1]
-
-    @property
-    def rows(self) -> int:
-        return self.dim("q")[2]
-
-    @property
-    def columns(self) -> int:
-        """Keys of a batch: with pages, as many as the longest sequence may have."""
-        if "page_table_k" in self.arguments or "page_table_v" in self.arguments:
-            return cast(int, self.option("paged_attention_max_seq_len_kv"))
-        return self.dim("k")[2]
-
-    @property
-    def scale(self) -> float:
-        given = self.option("attn_scale_value")
-        return 1.0 if given is None else cast(float, given)
-
-    @property
-    def left(self) -> int | None:
-        return cast("int | None", self.option("diagonal_band_left_bound"))
-
-    @property
-    def right(self) -> int | None:
-        return cast("int | None", self.option("diagonal_band_right_bound"))
-
-    @property
-    def is_bottom(self) -> bool:
-        return self.option("diagonal_alignment") == "BOTTOM_RIGHT"
-
-    @property
-    def is_padded(self) -> bool:
-        """Whether sequences have lengths of their own."""
-        return bool(self.option("use_padding_mask"))
-
 
 def attention_of(region: Region, anchor: int) -> Attention:
     """The attention that a value is."""
-    value = region.values[anchor]
-    picks = {
-        str(region.values[i].attr("result")): i for i in region.users[anchor] if region.values[i].op == "pick"
-    }  # fmt: skip
-    return Attention(region, anchor, dict(zip(value.ports, value.args, strict=True)), picks)
+    value, given = region.values[anchor], dict[str, Any](region.values[anchor].attrs)
+    arguments = dict(zip(value.ports, value.args, strict=True))
+    picks = {str(region.values[i].attr("result")): i for i in region.users[anchor] if region.values[i].op == "pick"}
+    batch, heads, rows, _ = region.values[arguments["q"]].dim[-4:]
+    columns = region.values[arguments["k"]].dim[-2]
+    if {"page_table_k", "page_table_v"} & arguments.keys():
+        columns = given["paged_attention_max_seq_len_kv"]
+    scale, is_bottom = given.get("attn_scale_value"), given.get("diagonal_alignment") == "BOTTOM_RIGHT"
+    left, right = given.get("diagonal_band_left_bound"), given.get("diagonal_band_right_bound")
+    return Attention(
+        value, region, anchor, arguments, picks, batch, heads, rows, columns, 1.0 if scale is None else scale,
+        left, right, is_bottom, bool(given.get("use_padding_mask")),
+    )  # fmt: skip

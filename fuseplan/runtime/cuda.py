@@ -10,7 +10,7 @@ import ctypes
 import hashlib
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakValueDictionary, finalize
+from weakref import finalize
 
 from fuseplan.errors import DeviceError
 from fuseplan.runtime import forks
@@ -214,29 +214,15 @@ def _load(d: Driver, data: bytes, symbol: str) -> int:
 
 
 class Table:
-    """Memory of a device that holds some bytes as long as this object lives; equal ones of a device are one.
+    """Memory of a device that holds some bytes while this object lives. Raises DeviceError if there is none left."""
 
-    Raises:
-        DeviceError: there is no memory left
-    """
-
-    _known: WeakValueDictionary[tuple[bytes, int], Table] = WeakValueDictionary()
-
-    def __new__(cls, data: bytes, device_index: int) -> Table:
-        with _lock:
-            found = cls._known.get((data, device_index))
-        if found is None:
-            found, address = super().__new__(cls), ctypes.c_uint64()
-            with current(device_index):
-                driver().call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(len(data)))
-                found.address = address.value
-                finalize(found, _free, address, device_index).atexit = False
-                driver().call("cuMemcpyHtoD_v2", address, data, ctypes.c_size_t(len(data)))
-            with _lock:
-                found = cls._known.setdefault((data, device_index), found)
-        return found
-
-    address: int
+    def __init__(self, data: bytes, device_index: int) -> None:
+        address, size = ctypes.c_uint64(), ctypes.c_size_t(len(data))
+        with current(device_index):
+            driver().call("cuMemAlloc_v2", ctypes.byref(address), size)
+            finalize(self, _free, address, device_index).atexit = False
+            driver().call("cuMemcpyHtoD_v2", address, data, size)
+        self.address = address.value
 
 
 def _free(address: ctypes.c_uint64, device_index: int) -> None:
