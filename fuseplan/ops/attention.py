@@ -183,6 +183,20 @@ def _lengths(
     return [xp.reshape(xp.astype(arrays[p], xp.int64), (-1, 1, 1, 1)) for p in _LENGTHS]
 
 
+def _without_padding(
+    xp: ArrayNamespace, arrays: Mapping[str, Array], lengths: list[Array] | None
+) -> dict[str, Array]:
+    """The arguments with zeros in rows past a sequence's end: what stands there must not matter."""
+    if lengths is None:
+        return dict(arrays)
+    cleared = dict(arrays)
+    for port, length in zip("qkv", (lengths[0], lengths[1], lengths[1]), strict=True):
+        x = arrays[port]
+        row = xp.reshape(xp.positions(x.shape[2], x), (1, 1, -1, 1))
+        cleared[port] = xp.where(row < length, x, xp.zeros_like(x))
+    return cleared
+
+
 def _keep_mask(
     xp: ArrayNamespace, scores: Array, lengths: list[Array] | None, attrs: Mapping[str, AttrValue]
 ) -> Array | None:  # fmt: skip
@@ -250,6 +264,7 @@ def _reference(
 ) -> dict[str, Array]:
     attrs = dict(view.node.attrs)
     lengths = _lengths(xp, arrays, attrs)
+    arrays = _without_padding(xp, arrays, lengths)
     s = _scores(xp, arrays, attrs, lengths)
     m = xp.max(s, axis=-1, keepdims=True)
     sink = arrays.get("sink_token")

@@ -45,7 +45,14 @@ def random(*dim: int) -> Array:
 
 
 def test_every_main_loop_has_a_test_here() -> None:
-    assert sorted(p.stem for p in KERNELS.glob("*.c")) == ["columns", "conv", "matmul", "matmul_bf16", "rows"]
+    assert sorted(p.stem for p in KERNELS.glob("*.c")) == [
+        "attention",
+        "columns",
+        "conv",
+        "matmul",
+        "matmul_bf16",
+        "rows",
+    ]
 
 
 @pytest.mark.parametrize("num_tasks", [1, 3, 7])
@@ -112,3 +119,19 @@ def test_conv_alone_is_a_convolution(tmp_path: Path, row_tasks: int, column_task
     padded = np.pad(x.astype(np.float64), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (r, s), axis=(1, 2))
     np.testing.assert_allclose(y, np.einsum("nhwcrs,krsc->nhwk", windows, weights), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(5, 64), (150, 40)])
+def test_attention_alone_is_causal(tmp_path: Path, rows: int, depth: int) -> None:
+    heads = 2
+    q, k, v = (random(heads, rows, depth + i)[:, :, :depth].copy() for i in range(3))
+    o, stats = np.full_like(q, np.nan), np.full((heads, rows), np.nan, np.float32)
+    function = load("attention", "attention", tmp_path, f"-DDEPTH={depth}")
+    num_tasks = heads * -(-rows // 64)
+    data = struct.pack("<5Q2qd", *(a.ctypes.data for a in (q, k, v, o, stats)), heads, rows, depth**-0.5)
+    run_team(function, ctypes.create_string_buffer(data, len(data)), num_tasks, 2, 1 << 20)
+    scores = q.astype(np.float64) @ k.astype(np.float64).transpose(0, 2, 1) * depth**-0.5
+    scores[:, np.triu(np.ones((rows, rows), bool), 1)] = -np.inf
+    e = np.exp(scores)
+    np.testing.assert_allclose(o, e @ v / e.sum(axis=2, keepdims=True), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(stats, np.log(e.sum(axis=2)), rtol=1e-5, atol=1e-6)

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fuseplan.codegen import c_expr
 from fuseplan.codegen.writer import region_summary
 from fuseplan.engines.base import YES, Config, Executable, FusionLimits, Support, no
+from fuseplan.engines.cpu_c.forms.attention import AttentionForm
 from fuseplan.engines.cpu_c.forms.columns import ColumnsForm
 from fuseplan.engines.cpu_c.forms.conv import ConvForm
 from fuseplan.engines.cpu_c.forms.matmul import MatmulForm
@@ -34,12 +35,12 @@ FLAGS = (
     "-fno-tree-loop-distribute-patterns",
     *(("-mprefer-vector-width=512",) if is_x86() else ()),
 )
-_ANCHORS = frozenset({"matmul", "conv_fprop"})
-_TAKEN = ROWS | _ANCHORS | {"load"}
+_ANCHORS = frozenset({"matmul", "conv_fprop", "sdpa"})
+_TAKEN = ROWS | _ANCHORS | {"load", "pick"}
 _MODES = frozenset({"add", "mul", "max", "min"})
 
 _LIMITS = FusionLimits(
-    ops=ROWS | _ANCHORS,
+    ops=ROWS | _ANCHORS | {"pick"},
     anchors=8,
     in_front=dict.fromkeys(
         ("matmul.a", "matmul.b", "conv_fprop.x", "conv_fprop.w"), POINTWISE
@@ -59,7 +60,9 @@ class CpuCEngine(FormEngine[Source]):
     device_kinds = frozenset({"cpu"})
     is_general = False
     is_compiled = True
-    forms = (MatmulBf16Form(), MatmulForm(), ConvForm(), ColumnsForm(), RowsForm())
+    forms = (
+        MatmulBf16Form(), MatmulForm(), ConvForm(), AttentionForm(), ColumnsForm(), RowsForm(),
+    )  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__()
