@@ -73,11 +73,10 @@ static inline float exp_f32(float x) {
 
 /* the same of an x that is not positive, or NaN: the power of two is 2^32 times too large, then never denormal */
 static inline float exp_down_f32(float x) {
-  const float bounded = float_of(bits_of(x) < 0xc2d00000u ? bits_of(x) : 0xc2d00000u); /* -104 */
-  const float shifted = MADD_F32(bounded, 1.44269504f, 0x1.8p23f + 32.0f);
-  const float e = 1.0f + exp_tail(exp_rest(bounded, shifted - (0x1.8p23f + 32.0f)));
-  const uint32_t no_number = x != x ? 0xffffffffu : 0;
-  return float_of(bits_of(e) + (bits_of(shifted) << 23)) * float_of(bits_of(0x1p-32f) | no_number);
+  const float bounded = x < -104.0f ? -104.0f : x, magic = 0x1.8p23f + 159.0f; /* 159: bias of the exponent, and 32 */
+  const float shifted = MADD_F32(bounded, 1.44269504f, magic), tail = exp_tail(exp_rest(bounded, shifted - magic));
+  const float power = float_of(bits_of(shifted) << 23);
+  return MADD_F32(tail, power, power) * 0x1p-32f;
 }
 
 /* log(2^n (1 + f)) for 1 + f from sqrt(1/2) to sqrt(2) */
