@@ -66,6 +66,10 @@ class ArrayNamespace:
             return torch.fmod(x, y)
         return np.fmod(x, y)
 
+    def held_in(self, x: Array, t: DType) -> Array:
+        """x, a factor of a product inside of an op, which an engine may hold in the type of the other factor."""
+        return x
+
     def sqrt(self, x: Array) -> Array:
         """Square root, correctly rounded; PyTorch's float32 kernel for CPUs is not, so it goes through float64."""
         if self.is_torch and x.device.type == "cpu" and x.dtype == self.base.float32:

@@ -79,6 +79,7 @@ def _reference(
         total = total + xp.exp(sink - origin)
     is_empty = total == 0
     p = p / xp.where(is_empty, xp.ones_like(total), total)
+    p = xp.held_in(p, view.need("v").dtype)
     results = {O: grouped_matmul(xp, p, arrays["v"]), MAX: m, SUM: total}
     stats = origin + xp.log(xp.where(is_empty, xp.ones_like(total), total))
     if lengths is not None:

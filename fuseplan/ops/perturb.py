@@ -125,12 +125,20 @@ def _wrap(x: Any, nudge: _Nudge | None) -> Any:
 class _MovingNamespace(ArrayNamespace):
     """The adapter for moving arrays: functions that are no ufuncs keep the array class."""
 
-    def __init__(self, nudge: _Nudge) -> None:
+    def __init__(self, nudge: _Nudge, *, holds: bool) -> None:
         super().__init__(numpy_namespace().base)
-        self.nudge = nudge
+        self.nudge, self._holds = nudge, holds
 
     def erf(self, x: Any) -> Any:
         return _wrap(self.nudge.move(super().erf(np.asarray(x))), self.nudge)
+
+    def held_in(self, x: Any, t: DType) -> Any:
+        """x moved and rounded in a narrower type, in runs whose operands are rounded."""
+        if not self._holds or not t.is_float or t.bits >= self.nudge.compute.bits:
+            return x
+        narrow = _Nudge(0, t, self.nudge.ulps)
+        narrow.rng = self.nudge.rng
+        return _wrap(narrow.move(x), self.nudge)
 
     def where(self, mask: Any, a: Any, b: Any) -> Any:
         return _wrap(
@@ -143,7 +151,8 @@ def run_perturbed(graph: Graph, inputs: Mapping[int, Any], seed: int) -> dict[in
 
     Args:
         seed: of the moves; below `NUM_UNMOVED_RUNS` nothing moves, which is the run that a candidate most often
-            is. With an odd one operands are rounded to compute types under 32 bits first
+            is. With an odd one operands are rounded to compute types under 32 bits first,
+            and factors inside of an op to the type of the other factor
     """
 
     def run(view: NodeView, xp: ArrayNamespace, args: dict[str, Any]) -> dict[str, Any]:
@@ -159,7 +168,9 @@ def run_perturbed(graph: Graph, inputs: Mapping[int, Any], seed: int) -> dict[in
         }
         return {
             port: np.asarray(y)
-            for port, y in run_reference(view, _MovingNamespace(nudge), moving).items()
+            for port, y in run_reference(
+                view, _MovingNamespace(nudge, holds=bool(seed % 2)), moving
+            ).items()
         }
 
     plain = {uid: np.asarray(x) for uid, x in inputs.items()}
