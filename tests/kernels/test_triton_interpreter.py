@@ -59,3 +59,13 @@ def test_interpreted_kernels_match_float64() -> None:
 @pytest.mark.full
 def test_interpreted_samples_of_all_ops_are_right() -> None:
     run_part("full")
+
+
+def test_some_attention_matches_float64() -> None:
+    chosen = "HALF and test_option_alone or extents or no_key or float_units"
+    assert run_interpreted("-x", "-k", chosen, "tests/kernels/triton_attention_interpreted.py") > 20
+
+
+@pytest.mark.full
+def test_every_attention_matches_float64() -> None:
+    assert run_interpreted("-x", "tests/kernels/triton_attention_interpreted.py") > 70

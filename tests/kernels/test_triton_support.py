@@ -140,7 +140,7 @@ def with_triton(monkeypatch: pytest.MonkeyPatch) -> None:
         (reused_sum, "used again over the tile"),
         (partial_max, "runs over all axes, or adds up in a dense FLOAT output"),
         (lambda: of_op("conv_fprop"), "'conv_fprop' has no kernel form"),
-        (lambda: of_op("sdpa"), "'sdpa' has no kernel form"),
+        (lambda: of_op("sdpa_backward"), "'sdpa_backward' has no kernel form"),
         (of_type, "type FP8_E8M0"),
         (lambda: of_operand(rows=(0, 1)), "packed sequences"),
         (lambda: of_operand(role=Role.SCRATCH), "scratch"),

@@ -321,7 +321,7 @@ def samples(quick: bool) -> list[tuple[OpSchema, Sample]]:
         # the interpreter computes bfloat16 wrongly, and rounds wrongly to 8 bits
         return (
             sample.fails is None
-            and schema.family in ("pointwise", "reduction", "norm", "matmul")
+            and schema.family in ("pointwise", "reduction", "norm", "matmul", "attention")
             and not types & {"BFLOAT16", "FP8_E4M3", "FP8_E5M2"}
         )
 

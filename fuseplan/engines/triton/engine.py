@@ -9,6 +9,7 @@ from fuseplan.engines.forms import FormEngine
 from fuseplan.engines.triton import ahead, support
 from fuseplan.engines.triton.compile import compilation
 from fuseplan.engines.triton.forms.apart import ApartForm
+from fuseplan.engines.triton.forms.attention import AttentionForm
 from fuseplan.engines.triton.forms.gemm import GemmForm
 from fuseplan.engines.triton.forms.pointwise import PointwiseForm
 from fuseplan.engines.triton.forms.rows import RowsForm
@@ -19,7 +20,7 @@ from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 
 LIMITS = FusionLimits(
-    ops=ROWS | {"matmul"},
+    ops=ROWS | {"matmul", "sdpa", "pick"},
     anchors=4,
     in_front={"matmul.a": POINTWISE, "matmul.b": POINTWISE},
     reuse_reduction=True,
@@ -30,14 +31,14 @@ LIMITS = FusionLimits(
 
 
 class TritonEngine(FormEngine[Emitted]):
-    """Pointwise, reduction, norm and matmul regions on CUDA devices."""
+    """Pointwise, reduction, norm, matmul and attention regions on CUDA devices."""
 
     name = "triton"
     engine_ids = range(20200, 20201)
     device_kinds = frozenset({"cuda"})
     is_general = False
     is_compiled = True
-    forms = (PointwiseForm(), RowsForm(), ApartForm(), GemmForm())
+    forms = (PointwiseForm(), RowsForm(), ApartForm(), AttentionForm(), GemmForm())
 
     def limits(self, device: Device) -> FusionLimits:
         """What may fuse."""

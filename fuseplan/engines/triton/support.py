@@ -16,7 +16,7 @@ from fuseplan.runtime.device import Device
 _MIN_SM = 80  # bfloat16 arithmetic and asynchronous copies
 _MIN_SM_FP8 = 89
 _PARAMETER_BYTES = 4000
-_OTHER_OPS = frozenset({"load", "const", "index", "count", "matmul"})
+_OTHER_OPS = frozenset({"load", "const", "index", "count", "matmul", "sdpa", "pick"})
 
 
 @functools.cache

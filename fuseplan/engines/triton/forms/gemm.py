@@ -34,7 +34,7 @@ class GemmForm:
     name = "gemm"
 
     def match(self, region: Region, device: Device) -> GemmSchedule | Support:
-        if not region.anchors:
+        if not region.anchors or any(region.values[i].op == "sdpa" for i in region.anchors):
             return NOT_THIS
         for index in region.anchors:
             if reason := _anchor_gap(region, index):
