@@ -27,72 +27,117 @@ def pairs(count: int, seed: int = 0) -> list[tuple[str, ...]]:
     return Random(seed).sample(fitting, min(count, len(fitting)))
 
 
+class _Maker:
+    """Tensors of one attention, forward or backward."""
+
+    def __init__(self, options: Sequence[str], dims: tuple[int, ...], io: str) -> None:
+        self.options, self.dims, types = options, dims, cudnn.data_type
+        self.io = types[io]
+        self.graph = cudnn.pygraph(
+            io_data_type=self.io, intermediate_data_type=types.FLOAT, compute_data_type=types.FLOAT
+        )
+        self.order = "bshd" if "bshd" in options else "bhsd"
+
+    def strides(self, dim: Sequence[int], order: str) -> list[int]:
+        found, step = {}, 1
+        for letter in reversed(order):
+            found[letter] = step
+            step *= dim["bhsd".index(letter)]
+        return [found[letter] for letter in "bhsd"]
+
+    def tensor(self, name: str, dim: Sequence[int], type_: Any = None, order: str = "bhsd") -> Any:
+        return self.graph.tensor(dim=list(dim), stride=self.strides(dim, order), name=name, data_type=type_ or self.io)
+
+    def operands(self) -> dict[str, Any]:
+        batch, heads, rows, columns, depth, depth_v = self.dims
+        is_grouped = "grouped" in self.options
+        shared = 2 if is_grouped and heads % 2 == 0 else 1
+        dims = {"q": (batch, heads, rows, depth), "k": (batch, heads // shared, columns, depth),
+                "v": (batch, 1 if is_grouped else heads, columns, depth_v)}  # fmt: skip
+        return {name: self.tensor(name, dim, order=self.order) for name, dim in dims.items()}
+
+    def given(self) -> dict[str, Any]:
+        """Arguments for the options that forward and backward calls share."""
+        batch, heads, rows, columns, depth, _ = self.dims
+        types, options = cudnn.data_type, self.options
+        found: dict[str, Any] = {"attn_scale": depth**-0.5}
+        if "causal" in options:
+            found["use_causal_mask"] = True
+        if "bottom" in options:
+            found["use_causal_mask_bottom_right"] = True
+        if "window" in options:
+            found |= {"use_causal_mask": True, "sliding_window_length": 3}
+        if "band" in options:
+            found |= {"diagonal_band_left_bound": 4, "diagonal_band_right_bound": 2}
+        if "padding" in options:
+            names = ("seq_len_q", "seq_len_kv")
+            found |= {"use_padding_mask": True, **{n: self.tensor(n, (batch, 1, 1, 1), types.INT32) for n in names}}
+        if "bias" in options:
+            found["bias"] = self.tensor("bias", (batch, heads, rows, columns))
+        if "bias_row" in options:
+            found["bias"] = self.tensor("bias", (1, heads, 1, columns))
+        if "alibi" in options:
+            found["use_alibi_mask"] = True
+        if "sink" in options:
+            found["sink_token"] = self.tensor("sink_token", (1, heads, 1, 1), types.FLOAT)
+        if "scale_tensor" in options:
+            found["attn_scale"] = self.tensor("attn_scale", (1, 1, 1, 1), types.FLOAT)
+        return found
+
+    def finish(self) -> Graph:
+        self.graph.validate()
+        found = self.graph._draft.graph
+        assert found is not None
+        return found
+
+
 def attention_graph(options: Sequence[str], dims: tuple[int, ...], io: str, *, stats: bool = True) -> Graph:
     """One `sdpa` as a graph; dims are batch, heads, queries, keys, depth of q and k, depth of v."""
-    batch, heads, rows, columns, depth, depth_v = dims
-    types = cudnn.data_type
-    g = cudnn.pygraph(io_data_type=types[io], intermediate_data_type=types.FLOAT, compute_data_type=types.FLOAT)
-
-    def tensor(name: str, dim: Sequence[int], type_: Any = None, order: str = "bhsd") -> Any:
-        strides, step = {}, 1
-        for letter in reversed(order):
-            strides[letter] = step
-            step *= dim["bhsd".index(letter)]
-        found = [strides[letter] for letter in "bhsd"]
-        return g.tensor(dim=list(dim), stride=found, name=name, data_type=type_ or types[io])
-
-    order, shared = ("bshd" if "bshd" in options else "bhsd"), (2 if "grouped" in options and heads % 2 == 0 else 1)
-    q = tensor("q", (batch, heads, rows, depth), order=order)
-    k = tensor("k", (batch, heads // shared, columns, depth), order=order)
-    v = tensor("v", (batch, 1 if "grouped" in options else heads, columns, depth_v), order=order)
-    given: dict[str, Any] = {"attn_scale": depth**-0.5}
-    if "causal" in options:
-        given["use_causal_mask"] = True
-    if "bottom" in options:
-        given["use_causal_mask_bottom_right"] = True
-    if "window" in options:
-        given |= {"use_causal_mask": True, "sliding_window_length": 3}
-    if "band" in options:
-        given |= {"diagonal_band_left_bound": 4, "diagonal_band_right_bound": 2}
-    if "padding" in options:
-        lengths = [tensor(n, (batch, 1, 1, 1), types.INT32) for n in ("seq_len_q", "seq_len_kv")]
-        given |= {"use_padding_mask": True, "seq_len_q": lengths[0], "seq_len_kv": lengths[1]}
-    if "bias" in options:
-        given["bias"] = tensor("bias", (batch, heads, rows, columns))
-    if "bias_row" in options:
-        given["bias"] = tensor("bias", (1, heads, 1, columns))
-    if "alibi" in options:
-        given["use_alibi_mask"] = True
-    if "sink" in options:
-        given["sink_token"] = tensor("sink_token", (1, heads, 1, 1), types.FLOAT)
-    if "scale_tensor" in options:
-        given["attn_scale"] = tensor("attn_scale", (1, 1, 1, 1), types.FLOAT)
+    m = _Maker(options, dims, io)
+    batch, heads, rows, _, _, depth_v = dims
+    operands, given, floats = m.operands(), m.given(), cudnn.data_type.FLOAT
     if "log2" in options:
         given["stats_use_log2"] = True
     if "all_results" in options:
-        more = [tensor(n, (batch, heads, rows, 1), types.FLOAT) for n in ("score_max", "score_sum_exp")]
-        given |= {"score_max": more[0].set_output(True), "score_sum_exp": more[1].set_output(True)}
-    o, row_stats = g.sdpa(q, k, v, generate_stats=stats, **given)
-    stride = [rows * heads * depth_v, depth_v, heads * depth_v, 1] if order == "bshd" else None
+        for name in ("score_max", "score_sum_exp"):
+            given[name] = m.tensor(name, (batch, heads, rows, 1), floats).set_output(True)
+    o, row_stats = m.graph.sdpa(**operands, generate_stats=stats, **given)
     o.set_output(True)
-    if stride is not None:
-        o.set_dim([batch, heads, rows, depth_v]).set_stride(stride)
+    if m.order == "bshd":
+        dim = [batch, heads, rows, depth_v]
+        o.set_dim(dim).set_stride(m.strides(dim, m.order))
     if stats:
-        row_stats.set_output(True).set_data_type(types.FLOAT)
-    g.validate()
-    graph = g._draft.graph
-    assert graph is not None
-    return graph
+        row_stats.set_output(True).set_data_type(floats)
+    return m.finish()
+
+
+def backward_graph(options: Sequence[str], dims: tuple[int, ...], io: str) -> Graph:
+    """One `sdpa_backward` as a graph, with the gradients of a bias and of a sink where there are any."""
+    m = _Maker(options, dims, io)
+    batch, heads, rows, _, _, depth_v = dims
+    operands, given, floats = m.operands(), m.given(), cudnn.data_type.FLOAT
+    out = (batch, heads, rows, depth_v)
+    operands |= {name: m.tensor(name, out, order=m.order) for name in ("o", "dO")}
+    operands["stats"] = m.tensor("stats", (batch, heads, rows, 1), floats)
+    for name, of in (("dBias", "bias"), ("dSink_token", "sink_token")):
+        if of in given:
+            given[name] = m.tensor(name, given[of].get_dim(), floats if of == "sink_token" else None).set_output(True)
+    for gradient in m.graph.sdpa_backward(**operands, **given):
+        gradient.set_output(True)
+    return m.finish()
 
 
 def attention_inputs(graph: Graph, seed: int) -> dict[int, HostBuffer]:
     """Random inputs: lengths from 0 to all there are, and NaN in the rows past them, which must not matter."""
     made = random_inputs(graph, seed)
     names = {graph.tensors[uid].name: buffer for uid, buffer in made.items()}
+    if "stats" in names:
+        names["stats"].view[...] += 2.0  # probabilities of about the size that a softmax gives
     rng = np.random.default_rng(seed)
     if "attn_scale" in names:
         names["attn_scale"].view[...] = 0.3
-    for length, padded in (("seq_len_q", "q"), ("seq_len_kv", "kv")):
+    queries = [name for name in ("q", "o", "dO", "stats") if name in names]
+    for length, padded in (("seq_len_q", queries), ("seq_len_kv", ["k", "v"])):
         if length in names:
             most = names[padded[0]].view.shape[2]
             counts = rng.integers(0, most + 1, names[length].view.shape[0])

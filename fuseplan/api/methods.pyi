@@ -439,6 +439,55 @@ class OpMethods:
             [O, Stats]
         """
     scaled_dot_product_flash_attention = sdpa
+    def sdpa_backward(
+        self,
+        q: Operand,
+        k: Operand,
+        v: Operand,
+        o: Operand,
+        dO: Operand,
+        stats: Operand,
+        attn_scale: Any = ...,
+        bias: Operand = ...,
+        dBias: Operand = ...,
+        use_alibi_mask: bool | None = ...,
+        use_padding_mask: bool | None = ...,
+        seq_len_q: Operand = ...,
+        seq_len_kv: Operand = ...,
+        max_total_seq_len_q: int | None = ...,
+        max_total_seq_len_kv: int | None = ...,
+        use_causal_mask: Any = ...,
+        use_causal_mask_bottom_right: Any = ...,
+        sliding_window_length: Any = ...,
+        diagonal_alignment: enums.diagonal_alignment | None = ...,
+        diagonal_band_left_bound: int | None = ...,
+        diagonal_band_right_bound: int | None = ...,
+        dropout: Any = ...,
+        rng_dump: Operand = ...,
+        use_deterministic_algorithm: bool | None = ...,
+        compute_data_type: TypeLike = ...,
+        name: Name = ...,
+        score_mod: Any = ...,
+        score_mod_bprop: Any = ...,
+        sink_token: Operand = ...,
+        dSink_token: Operand = ...,
+        *,
+        out_dims: Dims = ...,
+    ) -> list[Tensor]:
+        """Gradients of attention by q, k and v, from its output and the logarithms of its sums.
+
+        Shapes:
+            q, k, v and options: as in the forward call; o, dO: [B, H, S_q, D_v]; stats: [B, H, S_q, 1], FLOAT, natural
+            dQ, dK, dV: as q, k, v; heads of k and v that several of q share get the sum
+        Args:
+            dBias: tensor for the gradient of bias, summed over the axes that bias repeats
+            dSink_token: tensor for the gradient of sink_token
+            use_deterministic_algorithm: only plans that add up in one order
+
+        Returns:
+            [dQ, dK, dV]
+        """
+    scaled_dot_product_flash_attention_backward = sdpa_backward
     sigmoid: OfInput
     """1 / (1 + e^-x)."""
     sin: OfInput

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuseplan.ops import (
     attention,
+    attention_backward,
     conv,
     matmul,
     norm,
@@ -15,6 +16,7 @@ from fuseplan.ops import (
 
 __all__ = [
     "attention",
+    "attention_backward",
     "conv",
     "matmul",
     "norm",

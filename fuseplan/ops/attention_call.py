@@ -15,8 +15,8 @@ from fuseplan.ops.schema import Attr, Call
 O, STATS, MAX, SUM = "o", "stats", "score_max", "score_sum_exp"  # noqa: E741 - the paper's letter
 
 
-def _prepare(bound: dict[str, Any]) -> None:
-    """Map legacy and two-natured arguments to what nodes store."""
+def prepare_sdpa(bound: dict[str, Any]) -> None:
+    """Map legacy and two-natured arguments to what nodes store, of attention and of its gradient."""
     _prepare_flags(bound)
     _prepare_stats(bound)
     _prepare_band(bound)
@@ -33,6 +33,10 @@ def _prepare(bound: dict[str, Any]) -> None:
         )  # q holds attn_scale log2(e), so q k^T is the score in base 2
     bound["has_dropout"] = bound.pop("dropout", None) is not None
     bound["has_score_mod"] = bound.pop("score_mod", None) is not None
+
+
+def _prepare(bound: dict[str, Any]) -> None:
+    prepare_sdpa(bound)
     precision = bound.pop("softmax_precision", None)
     precision = getattr(precision, "name", precision)
     bound["has_half_softmax"] = precision not in (None, "FLOAT", "NOT_SET") and not str(

@@ -152,8 +152,8 @@ def without_padding(
     if lengths is None:
         return dict(arrays)
     cleared = dict(arrays)
-    for port, length in zip("qkv", (lengths[0], lengths[1], lengths[1]), strict=True):
-        x = arrays[port]
+    for port in arrays.keys() & {"q", "k", "v", "o", "do", "stats"}:
+        x, length = arrays[port], lengths[port in ("k", "v")]
         row = xp.reshape(xp.positions(x.shape[2], x), (1, 1, -1, 1))
         cleared[port] = xp.where(row < length, x, xp.zeros_like(x))
     return cleared

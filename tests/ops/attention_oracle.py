@@ -68,3 +68,26 @@ def sdpa(view: NodeView, a: dict[str, T]) -> dict[str, T]:
         stats = stats * math.log2(math.e)
     total = torch.exp(scores - torch.where(top == -math.inf, 0.0, top)).sum(dim=3, keepdim=True)
     return {"o": torch.where(empty, 0.0, out), "stats": stats, "score_max": top, "score_sum_exp": total}
+
+
+def sdpa_backward(view: NodeView, a: dict[str, T]) -> dict[str, T]:
+    """By autograd, of a sum whose derivative by the scores is P (dP - D) for statistics that are as they are given."""
+    attrs: dict[str, Any] = dict(view.node.attrs)
+    a = {n: x.clone().requires_grad_(x.is_floating_point()) for n, x in a.items()}
+    q = a["q"]
+    heads = q.shape[1]
+    k, v = (a[p].repeat_interleave(heads // a[p].shape[1], dim=1) for p in "kv")
+    scale = a.get("attn_scale", attrs["attn_scale_value"])
+    mask = additive_mask(attrs, a, (q.shape[0], heads, q.shape[2], k.shape[2]))
+    scores = torch.einsum("bhrd,bhcd->bhrc", q, k) * (1.0 if scale is None else scale) + mask
+    p = torch.exp(scores - a["stats"].detach())
+    delta = (a["do"] * a["o"]).sum(dim=3, keepdim=True).detach()
+    if attrs["use_padding_mask"]:
+        rows = torch.arange(q.shape[2]).reshape(1, 1, -1, 1)
+        delta = torch.where(rows < a["seq_len_q"].reshape(-1, 1, 1, 1), delta, 0.0)
+    total = (p @ v * a["do"].detach()).sum() - (p.sum(dim=3, keepdim=True) * delta).sum()
+    if "sink_token" in a:
+        total = total - (torch.exp(a["sink_token"] - a["stats"].detach()) * delta).sum()
+    total.backward()
+    names = {"dq": "q", "dk": "k", "dv": "v", "dbias": "bias", "dsink": "sink_token"}
+    return {result: a[port].grad for result, port in names.items() if port in a}

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from fuseplan.ops.schema import NodeView
-from tests.ops.attention_oracle import sdpa
+from tests.ops.attention_oracle import sdpa, sdpa_backward
 
 T = Any  # a torch.Tensor
 Oracle = Callable[[NodeView, dict[str, T]], dict[str, T]]
@@ -195,6 +195,8 @@ def _results(view: NodeView, a: dict[str, T]) -> dict[str, T]:
         return _norm_backward(view, a)
     if op == "sdpa":
         return sdpa(view, a)
+    if op == "sdpa_backward":
+        return sdpa_backward(view, a)
     single: dict[str, tuple[str, Callable[[NodeView, dict[str, T]], T]]] = {
         "relu": ("y", _relu),
         "leaky_relu": ("y", lambda v, t: F.leaky_relu(t["input"], _attr(v, "negative_slope"))),

@@ -107,6 +107,11 @@ FAULTS: list[tuple[str, str, str, Fault]] = [  # table: op, sample, what is wron
     ("sdpa", "alibi-six-heads", "slopes of the first heads", with_attrs("sdpa", use_alibi_mask=False)),
     ("sdpa", "padding", "lengths off by one", with_inputs("sdpa", seq_len_kv=lambda n: n - 1)),
     ("sdpa", "sink", "sink missing", with_inputs("sdpa", sink_token=lambda s: s * 0 - math.inf)),
+    ("sdpa_backward", "plain", "scale missing", with_attrs("sdpa_backward", attn_scale_value=None)),
+    ("sdpa_backward", "causal", "output ignored", with_inputs("sdpa_backward", o=lambda o: o * 0)),
+    ("sdpa_backward", "grouped-heads", "heads moved", with_inputs("sdpa_backward", q=lambda q: q[:, [0, 2, 1, 3]])),
+    ("sdpa_backward", "padding", "lengths off by one", with_inputs("sdpa_backward", seq_len_kv=lambda n: n - 1)),
+    ("sdpa_backward", "sink", "sink missing", with_inputs("sdpa_backward", sink_token=lambda s: s * 0 - math.inf)),
     ("sdpa", "log2-stats", "natural logarithm", with_attrs("sdpa", stats_use_log2=False)),
 ]  # fmt: skip
 
