@@ -69,6 +69,20 @@ def test_neighbours_of_bfloat16_in_pairs_keep_their_places(size: int) -> None:
     check(region, scale=4, floor=0.0)
 
 
+@pytest.mark.parametrize("size", [1024, 1301])
+def test_a_lone_sum_takes_both_elements_of_a_word(size: int) -> None:
+    """Of what stands in the row and of what follows from a first sum."""
+    b = RegionBuilder(FLOAT)
+    x = b.load((5, size), BFLOAT16)
+    rest = b.op("sub", x, b.reduce("add", x, (1,)))
+    b.store(b.op("add", rest, b.reduce("add", b.op("mul", rest, rest), (1,)), dtype=BFLOAT16))
+    region = b.region()
+    found = ENGINE.match(region, CPU)
+    assert not isinstance(found, Support), found.reason
+    assert found[0].emit(found[1], ()).source.count("(both[0] + both[1])") == 2
+    check(region, scale=4, floor=0.0)
+
+
 def test_exponentials_are_computed_once_and_kept() -> None:
     region = softmax((5, 513), FLOAT, FLOAT)
     schedule = schedule_of(region)

@@ -57,6 +57,7 @@ class Block:
         reduces: reductions that each block has in a variable ``q<value>``
         beside: type of the column beside it, see `beside_of`
         pairs: operands that are stored in pairs of elements, if blocks are walked in pairs
+        is_joined: whether the only reduction, a sum of floats, takes the sum of a pair, so that it waits once
     """
 
     index: str
@@ -65,6 +66,7 @@ class Block:
     reduces: tuple[int, ...]
     beside: str
     pairs: tuple[int, ...] | None = None
+    is_joined: bool = False
 
     def write(
         self,
@@ -106,16 +108,29 @@ class Block:
             w.line(f"{acc.ctype} q{r} = {acc.init};")
             clauses.append(f" reduction({acc.clause} : q{r})")
         w.margin("#pragma omp simd" + "".join(clauses))
-        i = self.index
+        i, pairs = self.index, self.pairs if is_whole else None
+
+        def add(text: str = "") -> None:
+            for r, acc in accumulators.items():
+                added = acc.update.format(a=f"q{r}", x=text or frame.argument(r))
+                w.line(f"q{r} = {added}; {frame.holes.note(r)}")
 
         def write_one() -> None:
             element()
-            for r, acc in accumulators.items():
-                text = acc.update.format(a=f"q{r}", x=frame.argument(r))
-                w.line(f"q{r} = {text}; {frame.holes.note(r)}")
+            if pairs is not None and self.is_joined:
+                w.line(f"both[h] = {frame.argument(self.reduces[0])};")
+            else:
+                add()
 
-        if is_whole and self.pairs is not None:
-            self._write_pairs(frame, self.pairs, write_one)
+        if pairs is not None:
+            w.open("for (int64_t j = 0; j < SUM_BLOCK / 2; ++j) {")
+            w.line("beside[j] = 0;")
+            if self.is_joined:
+                w.line("float both[2];")
+            self._write_pair(frame, pairs, write_one)
+            if self.is_joined:
+                add("(both[0] + both[1])")
+            w.close()
         else:
             w.open(f"for (int64_t {i} = {bounds[0]}; {i} < {bounds[1]}; ++{i}) {{")
             if is_whole:
@@ -125,13 +140,11 @@ class Block:
         for r, acc in accumulators.items():
             merge(r, acc.result.format(a=f"q{r}"))
 
-    def _write_pairs(
+    def _write_pair(
         self, frame: Frame, stored: Sequence[int], write_one: Callable[[], None]
     ) -> None:
-        """The loop over pairs of neighbours in a block."""
+        """What is done with the two neighbours at 2 j in a block."""
         w, last = frame.writer, len(frame.index) - 1
-        w.open("for (int64_t j = 0; j < SUM_BLOCK / 2; ++j) {")
-        w.line("beside[j] = 0;")
         for k in stored:
             w.line(f"uint32_t w_{frame.holes.names[k]}[2];")
         w.margin("#pragma GCC unroll 2")
@@ -147,7 +160,6 @@ class Block:
             name = f"w_{frame.holes.names[k]}"
             w.line(f"store_pair(&{frame.element(k)}, {name}[0], {name}[1]);")
         frame.index[last] = self.index
-        w.close()
 
 
 def beside_of(region: Region, values: Sequence[int]) -> str:

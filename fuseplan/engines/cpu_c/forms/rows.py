@@ -30,7 +30,13 @@ from fuseplan.engines.cpu_c.passes import (
     sums_refusal,
 )
 from fuseplan.engines.cpu_c.source import Holes, Source, assemble
-from fuseplan.engines.cpu_c.sums import Block, RowSums, add_into, beside_of
+from fuseplan.engines.cpu_c.sums import (
+    Block,
+    RowSums,
+    add_into,
+    beside_of,
+    is_float_sum,
+)
 from fuseplan.engines.cpu_c.tiling import Tiling, rows_of, stores_vary, write_positions
 from fuseplan.engines.forms import NOT_THIS
 from fuseplan.ir.graph import packed_stride
@@ -300,7 +306,12 @@ class Row:
             pairs = tuple([k for _, k in one.stores if frame.strides(k).along[last]])
         beside = beside_of(self.region, self._needed(one))
         reduces = (*one.reduces, *in_row)
-        block = Block(frame.index[last], *bounds, reduces, beside, pairs)
+        # several sums, and what takes long, overlap by themselves
+        is_lone = pairs is not None and len(reduces) == 1 and not one.keeps
+        is_joined = is_lone and is_float_sum(frame, reduces[0])
+        block = Block(
+            frame.index[last], *bounds, reduces, beside, pairs, is_joined=is_joined
+        )
         w.open("{")
         block.write(
             frame,
