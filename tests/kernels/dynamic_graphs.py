@@ -90,6 +90,21 @@ def scaled_matmul(shape: Shape, dtype: Any = FLOAT, **options: Any) -> Any:
     return g
 
 
+def attention(shape: Shape, dtype: Any = FLOAT, **options: Any) -> Any:
+    """shape: B, H, queries, keys, D; causal from the last ones, with lengths and statistics; two heads share keys."""
+    b, h, rows, columns, d = shape
+    g = begin(dtype, **options)
+    q, k, v = (
+        g.tensor(dim=[b, n, s, d], name=t) for t, n, s in (("q", h, rows), ("k", h // 2, columns), ("v", h, columns))
+    )
+    lengths = [g.tensor(dim=[b, 1, 1, 1], name=t, data_type=cudnn.data_type.INT32) for t in ("seq_len_q", "seq_len_kv")]
+    given = {"use_causal_mask_bottom_right": True, "use_padding_mask": True, "generate_stats": True, "attn_scale": 0.2}
+    o, stats = g.sdpa(q, k, v, seq_len_q=lengths[0], seq_len_kv=lengths[1], **given)
+    output(o)
+    output(stats, dtype=FLOAT)
+    return g
+
+
 def row_norm(shape: Shape, op: str, dtype: Any = FLOAT) -> Any:
     """shape: rows, columns; layernorm or rmsnorm with statistics."""
     rows, columns = shape

@@ -17,12 +17,14 @@ from fuseplan import settings
 from fuseplan.dtypes import BFLOAT16, BOOLEAN, DOUBLE, FLOAT, FP8_E4M3, FP8_E5M2, HALF, INT8, INT32, INT64, UINT8, DType
 from fuseplan.engines.base import Config
 from fuseplan.engines.triton import compile as aot
-from fuseplan.engines.triton.engine import TritonEngine
+from fuseplan.engines.triton.engine import LIMITS, TritonEngine
 from fuseplan.engines.triton.kernel import Kernel, ParamKind
 from fuseplan.engines.triton.launches import parameter_block
 from fuseplan.errors import ToolchainError
 from fuseplan.ir.region import Region, Role
+from fuseplan.lowering.pipeline import lower
 from fuseplan.runtime.launch import LaunchKind, PatchKind
+from tests.attention_cases import attention_graph
 from tests.kernels import triton_cases as made
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
@@ -43,6 +45,11 @@ def sums(dim: tuple[int, int], axes: tuple[int, ...], dtype: DType) -> Region:
     return d.region()
 
 
+def attention(options: Sequence[str], dims: tuple[int, ...], io: str = "BFLOAT16") -> Region:
+    (piece,) = lower(attention_graph(options, dims, io), LIMITS)
+    return piece.region
+
+
 # table
 REGIONS: dict[str, Callable[[], Region]] = {
     "pointwise-chain": lambda: made.pointwise_chain((64, 96, 256), BFLOAT16),
@@ -59,6 +66,10 @@ REGIONS: dict[str, Callable[[], Region]] = {
     "gated": lambda: made.gated(4096, 4096, 1024, BFLOAT16),
     "scaled-matmul": lambda: made.scaled_matmul(4096, 4096, 1024, HALF),
     "matmul-bias-gradient": bias_gradient,
+    "attention": lambda: attention(("causal",), (2, 16, 1024, 1024, 128, 128)),
+    "attention-odd": lambda: attention(("padding", "bias"), (2, 16, 333, 1025, 72, 40)),
+    "attention-decode": lambda: attention(("grouped",), (8, 16, 1, 4096, 128, 128)),
+    "attention-float": lambda: attention(("window",), (2, 4, 512, 512, 64, 64), "FLOAT"),
 }
 MAP = 128  # bytes of a tensor map
 QUICK = {(name, 90) for name in REGIONS}
@@ -149,6 +160,13 @@ ALONE: dict[str, tuple[str, dict[str, int], str]] = {
     ),
     "join": ("*fp32 *fp16 i32 i32", {"BLOCK_M": 4, "BLOCK_N": 64, "SPLIT_K": 8}, "ld.global"),
     "finish": ("*fp32 *fp32", {}, "sqrt.approx"),
+    "attention": (
+        "*fp32 *fp32 *fp32 *fp32 i32 i32 i32",
+        {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_D": 64, "BLOCK_E": 64, "GROUP": 1, "CUTS": 4, "PARTS": 1}, "ex2.approx",
+    ),
+    "attention_join": (
+        "*fp32 *fp32 *fp32 *fp32 i32 i32", {"BLOCK_M": 4, "BLOCK_E": 64, "GROUP": 1, "PARTS": 8}, "ex2.approx"
+    ),
 }  # fmt: skip
 
 
@@ -177,6 +195,8 @@ def test_kernel_file_compiles_alone(name: str) -> None:
         "layer-norm-gradients",
         "column-sums",
         "long-softmax",
+        "attention",
+        "attention-decode",
     ],
 )
 def test_every_listed_config_compiles_and_fits(name: str) -> None:

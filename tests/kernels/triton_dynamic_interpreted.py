@@ -23,7 +23,12 @@ from tests.kernels.triton_interpret import run_interpreted
 
 # of the interpreter itself, where a loop's bound is a one-element array
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
-SMALL = {"gemm": {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32}, "rows": {"BLOCK": 32}, "pointwise": {"BLOCK": 256}}
+SMALL = {
+    "gemm": {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32},
+    "rows": {"BLOCK": 32},
+    "pointwise": {"BLOCK": 256},
+    "attention": {"BLOCK_M": 16},
+}
 
 # how a shape runs: with vectors (`vectorized` in `source.kernel_text`), with all axes walked as one (MERGED)
 PLAIN, VECTORS, MERGED, BOTH = (False, False), (True, False), (False, True), (True, True)
@@ -56,6 +61,10 @@ CASES: dict[str, tuple[made.Maker, str, list[tuple[made.Shape, tuple[bool, bool]
     ),
     "matmul-half": (
         partial(made.matmul_epilogue, dtype=made.HALF), "gemm", [((2, 33, 40, 48), VECTORS), ((3, 5, 7, 9), PLAIN)]
+    ),
+    "attention": (
+        made.attention, "attention",
+        [((2, 4, 9, 16, 24), VECTORS), ((3, 8, 33, 20, 24), VECTORS), ((2, 6, 5, 37, 19), PLAIN)],
     ),
 }  # fmt: skip
 

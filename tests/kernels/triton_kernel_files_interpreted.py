@@ -13,7 +13,17 @@ import triton.language as tl
 
 import tests.kernels.triton_interpret as interpret
 from fuseplan.dtypes import FLOAT
-from fuseplan.engines.triton.kernels import finish, gemm, helpers, join, pointwise, rows, whole_rows
+from fuseplan.engines.triton.kernels import (
+    attention,
+    attention_join,
+    finish,
+    gemm,
+    helpers,
+    join,
+    pointwise,
+    rows,
+    whole_rows,
+)
 from fuseplan.ops.judge import ulp
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")
@@ -24,7 +34,8 @@ RNG = np.random.default_rng(3)
 
 @pytest.fixture(autouse=True)
 def without_libdevice() -> Iterator[None]:
-    interpret.stand_in(helpers)
+    for module in (helpers, attention, attention_join):
+        interpret.stand_in(module)
     with np.errstate(invalid="ignore"):  # of rows that are masked
         yield
 
@@ -112,6 +123,28 @@ def sum_of_parts(x, y):
     at = tl.arange(0, 32)
     first, second, third = helpers.bfloat16_parts(tl.load(x + at))
     tl.store(y + at, first.to(tl.float32) + (second.to(tl.float32) + third.to(tl.float32)))
+
+
+@pytest.mark.parametrize(("rows_", "columns", "width"), [(5, 37, 20), (16, 32, 32), (1, 1, 1)])
+def test_attention_alone(rows_: int, columns: int, width: int) -> None:
+    q, k, v = normal(rows_, width), normal(columns, width), normal(columns, width)
+    y = torch.full((rows_, width), float("nan"))
+    tiles = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_D": 32, "BLOCK_E": 32, "GROUP": 1, "CUTS": 4, "INDEX_BITS": 32}
+    attention.attention[(-(-rows_ // 16),)](q, k, v, y, rows_, columns, width, PARTS=1, **tiles)
+    p = np.exp(q.numpy().astype(np.float64) @ k.numpy().T)
+    np.testing.assert_allclose(y.numpy(), p @ v.numpy() / p.sum(1, keepdims=True), rtol=1e-4, atol=1e-5)
+
+
+def test_parts_of_attention_joined_alone() -> None:
+    """A part without keys has the largest score minus infinity and the sum 0."""
+    outputs, tops, totals = normal(4, 9, 32), normal(4, 9), normal(4, 9).abs()
+    outputs[2], tops[2], totals[2] = 0.0, float("-inf"), 0.0
+    y = torch.full((9, 20), float("nan"))
+    constants = {"BLOCK_M": 4, "BLOCK_E": 32, "GROUP": 1, "PARTS": 4, "INDEX_BITS": 32}
+    attention_join.attention_join[(3,)](outputs, tops, totals, y, 9, 20, **constants)
+    shrink = np.exp2(tops.numpy().astype(np.float64))
+    want = (outputs.numpy() * shrink[:, :, None]).sum(0) / (totals.numpy() * shrink).sum(0)[:, None]
+    np.testing.assert_allclose(y.numpy(), want[:, :20], rtol=1e-4, atol=1e-5)
 
 
 def test_finish_alone_is_a_square_root() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from fuseplan.engines.base import Config, Knob, KnobSpace, config
 from fuseplan.errors import ArgumentError
 
-_NO_SIZES = ("num_stages", "GROUP_M", "SWAP", "MAPS", "PROGRAMS", "FLOAT_PARTS", "SHARED_TAIL", "SPECIALISTS")
+_NO_SIZES = ("num_stages", "GROUP_M", "SWAP", "MAPS", "PROGRAMS", "FLOAT_PARTS", "SHARED_TAIL", "SPECIALISTS",
+             "PACK")  # fmt: skip
 
 
 def listed(

@@ -53,7 +53,7 @@ class Holes:
     @property
     def group(self) -> int:
         """Heads that share the rows of a tile."""
-        return self.knobs["GROUP"]
+        return self.schedule.shared_heads if self.knobs["PACK"] else 1
 
     def _axis(self, name: str, port: str, axis: int, mask: str = "") -> TileAxis:
         extent = self.attention.dim(port)[axis]
@@ -79,10 +79,10 @@ class Holes:
     def load(self, port: str) -> Function:
         """A tile of q, k or v in the type of the products, with zeros outside."""
         function, attention = Function(self.params, f"load_{port}", f"{port}_params"), self.attention
-        rows, width = ("m", "n", "n")["qkv".index(port)], "e" if port == "v" else "d"
-        heads = "h" if port == "q" else f"h // {attention.heads // attention.dim(port)[1]}"
-        if heads != "h":
-            function.out.line(f"h = {heads}")
+        rows, width = "m" if port == "q" else "n", "e" if port == "v" else "d"
+        shared = attention.heads // attention.dim(port)[1]
+        if attention.dim(port)[1] != attention.heads or self.is_dynamic:
+            function.out.line(f"h = h // {function.params.number(f'n_{port}_group', shared)}")
         is_filled = self.is_dynamic or self.schedule.widths[port == "v"] != attention.dim(port)[3]
         if is_filled:
             extent = function.params.number(f"n_{width}", attention.dim(port)[3], is_vector=True)
@@ -172,6 +172,34 @@ class Holes:
             second.out.line('return tl.dot(p, v, o, input_precision="ieee")')
         return [first, second]
 
+    def parts(self, hole: str) -> Function:
+        """Sums over parts of the keys are kept in scratch, or loaded from it."""
+        function = Function(self.params, hole, "part_params")
+        params, out, numbers = function.params, function.out, self.part_bytes()
+        offsets = [sum(numbers[:i]) for i in range(3)]
+        count = params.number("n_rows", self.attention.rows * self.group)
+        out.line(f"place = slot * {count} + row")
+        places = (
+            ("o", " + place * BLOCK_E + e", "0.0"),
+            ("top", " + place", 'float("-inf")'),
+            ("total", " + place", "0.0"),
+        )
+        for (name, place, other), offset in zip(places, offsets, strict=True):
+            address = params.scratch(offset, "fp32") + place
+            if hole == "keep":
+                out.line(f"tl.store({address}, {name}, mask=row_inside)")
+            else:
+                out.line(f"{name} = tl.load({address}, mask=row_inside, other={other})")
+        if hole != "keep":
+            out.line("return o, top, total")
+        return function
+
+    def part_bytes(self) -> tuple[int, int, int]:
+        """Scratch of the outputs, largest scores and sums of all parts."""
+        attention = self.attention
+        rows = attention.batch * attention.heads * attention.rows * self.knobs["SPLIT"]
+        return 4 * rows * self.schedule.widths[1], 4 * rows + -4 * rows % 16, 4 * rows
+
     def finish(self) -> Function:
         """Results, what follows from them, and their stores."""
         region, attention = self.region, self.attention
@@ -183,7 +211,7 @@ class Holes:
             function.out.line(f"e_inside = e < {function.params.number('n_e', width, is_vector=True)}")
         sides = (("b", ""), ("h", ""), ("m", "m_inside"), ("e", mask))
         axes = [TileAxis(n, (MergedAxis((i,), region.domain[i]),), m) for i, (n, m) in enumerate(sides)]
-        body = Body(region, axes, function)
+        body = _ResultBody(region, axes, function)
         base = 1.0 if attention.option("stats_use_log2") else math.log(2.0)
         texts = {
             "o": "o", "stats": f"row_statistics(top, total, is_row, {base!r})", "max": "row_maximum(top, total)",
@@ -200,6 +228,17 @@ class Holes:
         for index, operand in region.stores:  # after all loads: an output may lie in the buffer of an input
             body.store(index, operand)
         return function
+
+
+class _ResultBody(Body):
+    """A body that stores one number a row as well, for which no vectors are wanted."""
+
+    def stride(self, operand: int, group: MergedAxis) -> str:
+        spec = self.region.operands[operand]
+        step = group.stride(spec)
+        if spec.dim[-1] > 1 or step in (0, 1):
+            return super().stride(operand, group)
+        return self.params.number(f"s{operand}_{group.axes[-1]}", step)
 
 
 def _slope_bits(heads: int) -> list[int]:

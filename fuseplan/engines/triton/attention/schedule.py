@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from fuseplan.dtypes import BFLOAT16, FLOAT, HALF, DType
 from fuseplan.engines.base import Support, no
@@ -40,6 +41,12 @@ class AttentionSchedule:
         """Columns of a tile of q and k, and of one of v: filled up with zeros."""
         q, v = (max(_LEAST_WIDTH, power_of_two(self.attention.dim(port)[3])) for port in "qv")
         return q, v
+
+    @property
+    def shared_heads(self) -> int:
+        """Heads that share both keys and values."""
+        heads = self.attention.heads
+        return gcd(*(heads // self.attention.dim(port)[1] for port in "kv"))
 
 
 def schedule_of(region: Region, device: Device) -> AttentionSchedule | Support:

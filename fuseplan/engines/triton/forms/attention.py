@@ -12,10 +12,13 @@ from fuseplan.engines.triton.attention.emit import AttentionEmitter
 from fuseplan.engines.triton.attention.schedule import AttentionSchedule, schedule_of
 from fuseplan.engines.triton.estimate import estimate_us
 from fuseplan.engines.triton.kernel import Emitted
-from fuseplan.engines.triton.knobs import complete_knobs, listed
+from fuseplan.engines.triton.knobs import complete_knobs, listed, power_of_two
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 
+_FEW_ROWS = 64  # of all heads that share keys
+_LEAST_SHARED = 256  # keys that are worth dividing
+_MAX_PARTS = 64
 _MATRIX_GAIN = 5.0  # of rates that are reached, over those of float32 lanes
 
 
@@ -44,20 +47,61 @@ class AttentionForm:
 
 
 def _configs(schedule: AttentionSchedule) -> list[dict[str, int]]:
-    """Choices, the default first."""
-    width, is_float = max(schedule.widths), schedule.kind is FLOAT
-    if is_float:
-        tiles = [(64, 32, 4, 2), (64, 64, 4, 2), (32, 32, 4, 2)] if width <= 128 else [(32, 16, 4, 1), (16, 16, 4, 1)]
-    elif width <= 64:
-        tiles = [(128, 64, 4, 3), (128, 128, 8, 2), (64, 64, 4, 3), (64, 128, 4, 2)]
-    elif width <= 128:
-        tiles = [(128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3), (128, 64, 4, 2)]
-    else:
-        tiles = [(128, 64, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2)]
+    """Choices, the default first; kernels for all extents have tiles that fit at any."""
+    if schedule.region.graph.is_dynamic:
+        return [_knobs(schedule, *tile) for tile in ((16, 16, 4, 1),) if schedule.kind is FLOAT] or [
+            _knobs(schedule, *tile) for tile in ((64, 64, 4, 2), (64, 32, 4, 2))
+        ]
+    rows = power_of_two(schedule.attention.rows * schedule.shared_heads)
+    if rows <= _FEW_ROWS and schedule.attention.columns >= _LEAST_SHARED:
+        return _decoding(schedule, max(16, rows))
     found = []
-    for block_m, block_n, warps, stages in tiles:
-        size = (block_m * schedule.widths[0] + stages * block_n * sum(schedule.widths)) * schedule.kind.itemsize
-        if size <= schedule.device.shared_bytes or block_m == tiles[-1][0]:
-            knobs = {"BLOCK_M": block_m, "BLOCK_N": block_n, "GROUP": 1, "FLOAT_PARTS": int(is_float)}
-            found.append({**knobs, "num_warps": warps, "num_stages": stages})
+    most = max(16, power_of_two(schedule.attention.rows))
+    for block_m, *rest in _tiles(schedule):
+        knobs = _knobs(schedule, min(block_m, most), *rest)
+        if _shared_bytes(schedule, knobs) <= schedule.device.shared_bytes:
+            found.append(knobs)
     return found
+
+
+def _tiles(schedule: AttentionSchedule) -> list[tuple[int, int, int, int]]:
+    """Rows, keys, warps and stages for many rows."""
+    width = max(schedule.widths)
+    if schedule.kind is FLOAT:
+        return [(64, 32, 4, 2), (64, 64, 4, 2), (32, 32, 4, 2)] if width <= 128 else [(32, 16, 4, 1), (16, 16, 4, 1)]
+    if width <= 64:
+        return [(128, 64, 4, 3), (128, 128, 8, 2), (64, 64, 4, 3), (64, 128, 4, 2)]
+    if width <= 128:
+        return [(128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3), (128, 64, 4, 2)]
+    return [(128, 64, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2)]
+
+
+def _decoding(schedule: AttentionSchedule, rows: int) -> list[dict[str, int]]:
+    """Few rows: heads that share keys in one tile, and keys divided so that all multiprocessors load."""
+    attention, sms = schedule.attention, max(1, schedule.device.sm_count)
+    width = max(schedule.widths)
+    tiles = attention.batch * attention.heads // schedule.shared_heads
+    block_n = 16 if schedule.kind is FLOAT else 64 if width <= 128 else 32
+    found = []
+    for per_sm, stages in ((2, 3), (4, 3), (1, 3), (2, 4)):
+        wanted = max(1, min(per_sm * sms // tiles, -(-attention.columns // (2 * block_n)), _MAX_PARTS))
+        split = 1 << (wanted.bit_length() - 1)
+        knobs = _knobs(schedule, rows, block_n, 4, stages, pack=int(schedule.shared_heads > 1), split=split)
+        if _shared_bytes(schedule, knobs) <= schedule.device.shared_bytes:
+            found.append(knobs)
+    return found
+
+
+def _knobs(
+    schedule: AttentionSchedule, block_m: int, block_n: int, warps: int, stages: int, *, pack: int = 0, split: int = 1
+) -> dict[str, int]:
+    return {
+        "BLOCK_M": block_m, "BLOCK_N": block_n, "PACK": pack, "SPLIT": split,
+        "FLOAT_PARTS": int(schedule.kind is FLOAT), "num_warps": warps, "num_stages": stages,
+    }  # fmt: skip
+
+
+def _shared_bytes(schedule: AttentionSchedule, knobs: dict[str, int]) -> int:
+    """Shared memory of a tile of queries, and of keys and values in stages."""
+    width = schedule.widths[0] * knobs["BLOCK_M"] + sum(schedule.widths) * knobs["BLOCK_N"] * knobs["num_stages"]
+    return width * schedule.kind.itemsize

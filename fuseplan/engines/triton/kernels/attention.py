@@ -1,9 +1,8 @@
 """Attention by tiles of queries: softmax(scale q k^T) v in one pass over the blocks of keys.
 
-`lengths`, `load_q`, `load_k`, `load_v`, `started`, `factor`, `scores`, `first_product`, `second_product` and `finish`
-are holes: a generated kernel has its own. Scores are kept as they are multiplied, or in base 2: `factor` is what is
-still to be multiplied to get the latter. Sums are relative to the largest score so far; a row that sees no key has
-the sum 0 and the largest score minus infinity.
+`lengths`, `load_q`, `load_k`, `load_v`, `started`, `factor`, `scores`, `first_product`, `second_product`, `keep` and
+`finish` are holes: a generated kernel has its own. `factor` makes scores those of base 2. Sums are relative to the
+largest score so far; a row that sees no key has the sum 0 and the largest score minus infinity.
 
 CUTS says what may cut a block of keys: 1 a right bound, 2 a left bound, 4 the end of the keys, 8 that of the queries.
 A row of a tile is a query of one of GROUP heads, which share their keys and values.
@@ -152,65 +151,173 @@ def seen_blocks(  # table
 
 
 @triton.jit
-def tile_of_attention(  # table
-    length_params, q_params, k_params, v_params, start_params, score_params, params, n_q, n_kv, n_h, bounds,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
-    GROUP: tl.constexpr, CUTS: tl.constexpr, INDEX_BITS: tl.constexpr,
+def keep(  # table
+    part_params, o, top, total, slot, row, e, row_inside, BLOCK_E: tl.constexpr
 ):  # fmt: skip
-    """A program for each tile; where a right bound cuts, those with most keys come first."""
-    index: tl.constexpr = tl.int64 if INDEX_BITS == 64 else tl.int32
+    """Store the sums over one part of the keys in a slot of scratch."""
+    outputs, tops, totals, count = part_params
+    place = slot * count + row
+    tl.store(outputs + place * BLOCK_E + e, o, mask=row_inside)
+    tl.store(tops + place, top, mask=row_inside)
+    tl.store(totals + place, total, mask=row_inside)
+
+
+@triton.jit
+def place_of_rows(  # table
+    number, n_q, n_h, BLOCK_M: tl.constexpr, GROUP: tl.constexpr, FROM_LAST: tl.constexpr, index: tl.constexpr
+):  # fmt: skip
+    """Batch, first head, rows of a tile, and the query and the head of each row."""
     tiles, packs = tl.cdiv(n_q * GROUP, BLOCK_M), n_h // GROUP
-    tile, pack = tl.program_id(0) % tiles, tl.program_id(0) // tiles
-    if CUTS & 1:
+    tile, pack = number % tiles, number // tiles
+    if FROM_LAST:
         tile = tiles - 1 - tile
-    b = (pack // packs).to(index)
     h_first = (pack % packs).to(index) * GROUP
     row = tile.to(index) * BLOCK_M + tl.arange(0, BLOCK_M).to(index)[:, None]
     m, h = row // GROUP, h_first
     if GROUP > 1:
         h += row % GROUP
+    return pack.to(index), (pack // packs).to(index), h_first, tile.to(index) * BLOCK_M, row, m, h
+
+
+@triton.jit
+def part_of_blocks(first, whole, cut, last, part, BLOCK_N: tl.constexpr, PARTS: tl.constexpr):
+    """What `seen_blocks` found, for one of PARTS equal parts of the blocks."""
+    share = tl.cdiv(tl.cdiv(last - first, BLOCK_N), PARTS) * BLOCK_N
+    start = tl.minimum(first + part * share, last)
+    end = tl.minimum(start + share, last)
+    whole = tl.minimum(tl.maximum(whole, start), end)
+    return start, whole, tl.minimum(tl.maximum(cut, whole), end), end
+
+
+@triton.jit
+def tile_of_attention(  # table
+    length_params, q_params, k_params, v_params, start_params, score_params, part_params, params,
+    n_q, n_kv, n_h, bounds,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+    GROUP: tl.constexpr, CUTS: tl.constexpr, PARTS: tl.constexpr, INDEX_BITS: tl.constexpr,
+):  # fmt: skip
+    """A program for each tile and part of its keys; where a right bound cuts, tiles with most keys come first.
+
+    With one part it finishes the tile; else it keeps its sums, and `kernels/attention_join.py` adds them up.
+    """
+    index: tl.constexpr = tl.int64 if INDEX_BITS == 64 else tl.int32
+    part = tl.program_id(0) % PARTS
+    pack, b, h_first, row0, row, m, h = place_of_rows(
+        tl.program_id(0) // PARTS, n_q, n_h, BLOCK_M, GROUP, CUTS & 1, index
+    )
     d, e = tl.arange(0, BLOCK_D).to(index), tl.arange(0, BLOCK_E).to(index)
     rows, columns, shift = lengths(length_params, b, n_q, n_kv)
     q = load_q(q_params, b, h, m, d[None, :], m < n_q, BLOCK_M, BLOCK_D)
-    m_first = tile.to(index) * BLOCK_M // GROUP
-    m_last = tl.minimum((tile.to(index) * BLOCK_M + BLOCK_M - 1) // GROUP, rows - 1)
+    m_first, m_last = row0 // GROUP, tl.minimum((row0 + BLOCK_M - 1) // GROUP, rows - 1)
     right, left = bounds[0] + shift, bounds[1] - shift
     first, whole, cut, last = seen_blocks(m_first, m_last, columns, right, left, BLOCK_N, CUTS, index)
     if CUTS & 8:  # a tile without any query of this batch
         whole, cut = tl.where(m_first < rows, whole, first), tl.where(m_first < rows, cut, first)
         last = tl.where(m_first < rows, last, first)
     top, total = started(start_params, h, BLOCK_M)
+    if PARTS > 1:
+        first, whole, cut, last = part_of_blocks(first, whole, cut, last, part, BLOCK_N, PARTS)
+        top, total = tl.where(part == 0, top, float("-inf")), tl.where(part == 0, total, 0.0)
+    top_before, total_before = top, total
     o = tl.zeros((BLOCK_M, BLOCK_E), tl.float32)
     if CUTS & 2:
         o, top, total = add_blocks(
-            o, top, total, first, whole, q, k_params, v_params, score_params, b, h, h_first, m, d, e, n_q, columns,
-            (right, left), BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_E, CUTS & 7 | 4, index,
-        )  # fmt: skip
+            o,
+            top,
+            total,
+            first,
+            whole,
+            q,
+            k_params,
+            v_params,
+            score_params,
+            b,
+            h,
+            h_first,
+            m,
+            d,
+            e,
+            n_q,
+            columns,
+            (right, left),
+            BLOCK_M,
+            BLOCK_N,
+            BLOCK_D,
+            BLOCK_E,
+            CUTS & 7 | 4,
+            index,
+        )
     o, top, total = add_blocks(
-        o, top, total, whole, cut, q, k_params, v_params, score_params, b, h, h_first, m, d, e, n_q, columns,
-        (right, left), BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_E, 0, index,
-    )  # fmt: skip
+        o,
+        top,
+        total,
+        whole,
+        cut,
+        q,
+        k_params,
+        v_params,
+        score_params,
+        b,
+        h,
+        h_first,
+        m,
+        d,
+        e,
+        n_q,
+        columns,
+        (right, left),
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_D,
+        BLOCK_E,
+        0,
+        index,
+    )
     if CUTS & 5:
         o, top, total = add_blocks(
-            o, top, total, cut, last, q, k_params, v_params, score_params, b, h, h_first, m, d, e, n_q, columns,
-            (right, left), BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_E, CUTS & 7 | 4, index,
-        )  # fmt: skip
+            o,
+            top,
+            total,
+            cut,
+            last,
+            q,
+            k_params,
+            v_params,
+            score_params,
+            b,
+            h,
+            h_first,
+            m,
+            d,
+            e,
+            n_q,
+            columns,
+            (right, left),
+            BLOCK_M,
+            BLOCK_N,
+            BLOCK_D,
+            BLOCK_E,
+            CUTS & 7 | 4,
+            index,
+        )
     is_row = m < rows
     if CUTS & 8:
-        top_before, total_before = started(start_params, h, BLOCK_M)
         o, top = tl.where(is_row, o, 0.0), tl.where(is_row, top, top_before)
         total = tl.where(is_row, total, total_before)
-    o = o * (1.0 / tl.where(total == 0.0, 1.0, total))
-    finish(params, o, top, total, b, h, m, e[None, :], m < n_q, is_row, BLOCK_M, BLOCK_E)
+    if PARTS == 1:
+        o = o * (1.0 / tl.where(total == 0.0, 1.0, total))
+        finish(params, o, top, total, b, h, m, e[None, :], m < n_q, is_row, BLOCK_M, BLOCK_E)
+    else:
+        keep(part_params, o, top, total, pack * PARTS + part, row, e[None, :], m < n_q, BLOCK_E)
 
 
 @triton.jit
 def attention(  # table
     q, k, v, o, n_q, n_kv, width,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
-    GROUP: tl.constexpr, CUTS: tl.constexpr, INDEX_BITS: tl.constexpr,
+    GROUP: tl.constexpr, CUTS: tl.constexpr, PARTS: tl.constexpr, INDEX_BITS: tl.constexpr,
 ):  # fmt: skip
     tile_of_attention(
-        (), (q, width), (k, width), (v, width), (), (), (o, width), n_q, n_kv, 1, (0, 0),
-        BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_E, GROUP, CUTS, INDEX_BITS,
+        (), (q, width), (k, width), (v, width), (), (), (), (o, width), n_q, n_kv, 1, (0, 0),
+        BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_E, GROUP, CUTS, PARTS, INDEX_BITS,
     )  # fmt: skip
