@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fuseplan as cudnn
+from fuseplan.dtypes import FLOAT, INT32, UINT8
 from fuseplan.engines.triton.engine import LIMITS
 from fuseplan.ir.graph import Graph, span_elements
+from fuseplan.ir.region import Region
 from fuseplan.lowering.pipeline import lower
 from fuseplan.ops.arrays import numpy_dtype
 from fuseplan.ops.judge import judge
@@ -89,6 +92,24 @@ def test_heads_in_one_tile_and_parts_of_keys(options: tuple[str, ...]) -> None:
     check((*options, "grouped"), (1, 6, 11, 40, 16, 16), "FLOAT", PACK=1, SPLIT=2, BLOCK_M=16)
 
 
+@pytest.mark.parametrize("split", [1, 4])
+def test_work_behind_an_attention(split: int) -> None:
+    """An activation, a gate of each head and a residual in one region with it."""
+    types, dims = cudnn.data_type, (2, 4, 19, 20)
+    g = cudnn.pygraph(io_data_type=types.HALF, intermediate_data_type=types.FLOAT, compute_data_type=types.FLOAT)
+    q, v, residual = (g.tensor(dim=dims, stride=(1520, 380, 20, 1), name=n) for n in ("q", "v", "residual"))
+    k, gate = g.tensor(dim=(2, 2, 19, 20), stride=(760, 380, 20, 1)), g.tensor(dim=(1, 4, 1, 1), stride=(4, 1, 1, 1))
+    o, stats = g.sdpa(q, k, v, generate_stats=True, use_causal_mask=True, attn_scale=0.25)
+    g.add(a=g.mul(a=g.gelu(input=o), b=gate), b=residual).set_output(True).set_data_type(types.FLOAT)
+    stats.set_output(True)
+    g.validate()
+    graph = g._draft.graph
+    inputs = attention_inputs(graph, 0)
+    found = results_of(graph, inputs, {**TILE, "BLOCK_M": 16, "PACK": 1, "SPLIT": split})
+    verdict = judge(graph, {uid: b.view.copy() for uid, b in inputs.items()}, found)
+    assert verdict.is_right, verdict.message
+
+
 def test_float_products_by_float_units() -> None:
     check(("causal",), (1, 2, 33, 40, 20, 20), "FLOAT", FLOAT_PARTS=0)
 
@@ -106,3 +127,50 @@ def test_rows_that_see_no_key_are_zero(io: str) -> None:
     dead = [0, 1, 2, 3, 6]  # four queries more than keys; one is hidden by the bias
     assert (np.asarray(o[:, :, dead], np.float32) == 0).all() and (stats[:, :, dead] == -np.inf).all()
     assert np.isfinite(stats[:, :, [4, 5, 7, 8]]).all() and (found["score_max"][:, :, dead] == -np.inf).all()
+
+
+def paged_region(page: int, pages: int, queries: int, split_heads: int, *, has_mask: bool) -> Region:
+    """Keys in pages of some rows, values in pages of twice as many, and a mask of blocks, as no node has them yet."""
+    d, batch, heads, columns = made.Draft(4), 2, 4, 150
+    q, lengths = d.load((batch, heads, queries, 16), FLOAT), [d.load((batch, 1, 1, 1), INT32) for _ in range(2)]
+    k, v = d.load((pages, split_heads, page, 16), FLOAT), d.load((pages, heads, 2 * page, 16), FLOAT)
+    tables = [d.load((batch, 1, -(-columns // rows), 1), INT32) for rows in (page, 2 * page)]
+    ports, args = (
+        ["q", "k", "v", "seq_len_q", "seq_len_kv", "page_table_k", "page_table_v"],
+        [q, k, v, *lengths, *tables],
+    )
+    if has_mask:
+        ports, args = [*ports, "block_mask"], [*args, d.load((batch, heads, -(-queries // 128), 1), UINT8)]
+    attrs = {"use_padding_mask": True, "paged_attention_max_seq_len_kv": columns, "attn_scale_value": 0.25}
+    anchor = d.op("sdpa", *args, dim=(batch, heads, queries, 16), ports=tuple(ports), results=("o",), **attrs)
+    d.store(d.op("pick", anchor, dim=(batch, heads, queries, 16), result="o"))
+    return d.region()
+
+
+@pytest.mark.parametrize(("page", "has_mask"), [(1, False), (7, False), (16, False), (16, True)])
+def test_keys_and_values_in_pages(page: int, has_mask: bool) -> None:
+    pages, queries = 400 // page, 130 if has_mask else 5
+    region, rng = paged_region(page, pages, queries, 2, has_mask=has_mask), np.random.default_rng(2)
+    flat = made.buffers_for(region, rng)
+    q, len_q, len_kv, k, v, table_k, table_v, *mask = (
+        x.reshape(o.dim) for x, o in zip(flat, region.operands, strict=True)
+    )
+    len_q[:, 0, 0, 0], len_kv[:, 0, 0, 0] = (queries, queries - 2), (141, 33)
+    for table in (table_k, table_v):
+        table[...] = rng.permutation(pages)[: table.size].reshape(table.shape)
+    want = np.zeros(q.shape)
+    for b in range(2):
+        rows, keys = len_q[b, 0, 0, 0], np.arange(len_kv[b, 0, 0, 0])
+        k_rows = k[table_k[b, 0, keys // page, 0], :, keys % page].astype(np.float64)
+        v_rows = v[table_v[b, 0, keys // (2 * page), 0], :, keys % (2 * page)].astype(np.float64)
+        for h in range(4):
+            s = q[b, h, :rows] @ k_rows[:, h // 2].T * 0.25
+            if has_mask:
+                bits = mask[0][b, h, :, 0][np.arange(rows) // 128]
+                s = np.where(bits[:, None] >> (keys // 128) & 1, s, -np.inf)
+            p = np.exp(s - np.maximum(s.max(1, keepdims=True), -1e30))
+            want[b, h, :rows] = p @ v_rows[:, h] / np.maximum(p.sum(1, keepdims=True), 1e-30)
+    for pack, split in ((0, 1), (1, 4)):
+        knobs = {"BLOCK_M": 64 if has_mask else 16, "BLOCK_N": 32, "PACK": pack, "SPLIT": split}
+        run_interpreted(region, made.emitted(region, tuple(knobs.items())), flat)
+        np.testing.assert_allclose(flat[-1].reshape(want.shape), want, rtol=1e-4, atol=1e-5)

@@ -16,6 +16,7 @@ from fuseplan.engines.triton.kernel import ParamList
 from fuseplan.engines.triton.source import Function
 
 _LOG2_E = math.log2(math.e)
+_MASK_SIDE = 128  # queries and keys of a bit of a block mask
 _LENGTHS = ("seq_len_q", "seq_len_kv")
 
 
@@ -87,26 +88,36 @@ class Holes:
         if is_filled:
             extent = function.params.number(f"n_{width}", attention.dim(port)[3], is_vector=True)
             function.out.line(f"{width}_inside = {width} < {extent}")
+        place = self._place_in_pages(function, port) if f"page_table_{port}" in attention.arguments else ("b", rows)
         inner = Side(width, 3, f"BLOCK_{width.upper()}", f"{width}_inside" if is_filled else "")
-        outer = Side(rows, 2, f"BLOCK_{rows.upper()}", f"{rows}_inside")
+        outer = Side(place[1], 2, f"BLOCK_{rows.upper()}", f"{rows}_inside")
         order = (inner, outer) if port == "k" else (outer, inner)
         if port == "q":
-            self._load_tile(function, port, order)
+            self._load_tile(function, port, place[0], order)
         else:
             with function.out.indent("if IS_CUT:"):
-                self._load_tile(function, port, order)
+                self._load_tile(function, port, place[0], order)
             with function.out.indent("else:"):
                 bare = Side(outer.index, outer.axis, outer.side)
-                self._load_tile(function, port, tuple(bare if s is outer else s for s in order))
+                self._load_tile(function, port, place[0], [bare if s is outer else s for s in order])
         function.out.line("return x")
         return function
 
-    def _load_tile(self, function: Function, port: str, sides: Sequence[Side]) -> None:
+    def _place_in_pages(self, function: Function, port: str) -> tuple[str, str]:
+        """Names of the page and of the rows in it that keys are read from."""
+        table, out = f"page_table_{port}", function.out
+        length = function.params.number(f"n_{port}_page", self.attention.dim(port)[2])
+        out.line(f"turn, n_in_page = n // {length}, n % {length}")
+        axes = [self._axis("b", table, 0), self._axis("turn", table, 2, "n_inside")]
+        out.line(f"page = {Body(self.region, axes, function).load(self.attention.arguments[table])}.to(n.dtype)")
+        return "page", "n_in_page"
+
+    def _load_tile(self, function: Function, port: str, batch: str, sides: Sequence[Side]) -> None:
         attention, kind = self.attention, self.schedule.kind
         value = attention.arguments[port]
         operand = self.region.operands[attention.operand(port)]
         inner = [self._axis(s.index, port, s.axis, s.mask) for s in sides]
-        body = Body(self.region, [self._axis("b", port, 0), self._axis("h", port, 1), *inner], function)
+        body = Body(self.region, [self._axis(batch, port, 0), self._axis("h", port, 1), *inner], function)
         x = expr.coerce(body.load(value), operand.dtype, kind)
         absent = [a for a in inner if a.groups[0].stride(operand) == 0 or a.groups[0].extent == 1]
         masks = [a.mask for a in absent if a.mask]
@@ -148,6 +159,11 @@ class Holes:
         if attention.option("use_alibi_mask"):
             table = function.params.table("slopes", _slope_bits(attention.heads))
             out.line(f"s += tl.load({table} + h).to(tl.float32, bitcast=True) * (n - m).to(tl.float32)")
+        if "block_mask" in attention.arguments:
+            names = (("b", ""), ("h", ""), (f"m // {_MASK_SIDE}", "m_inside"), (f"n // {8 * _MASK_SIDE}", "n_inside"))
+            axes = [self._axis(f"({n})", "block_mask", i, mask) for i, (n, mask) in enumerate(names)]
+            out.line(f"kept = {Body(self.region, axes, function).load(attention.arguments['block_mask'])}.to(tl.int32)")
+            out.line(f's = tl.where((kept >> (n // {_MASK_SIDE} % 8).to(tl.int32)) & 1 != 0, s, float("-inf"))')
         out.line("return s")
         return function
 
