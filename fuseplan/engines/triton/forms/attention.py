@@ -55,13 +55,8 @@ def _configs(schedule: AttentionSchedule) -> list[dict[str, int]]:
     rows = power_of_two(schedule.attention.rows * schedule.shared_heads)
     if rows <= _FEW_ROWS and schedule.attention.columns >= _LEAST_SHARED:
         return _decoding(schedule, max(16, rows))
-    found = []
     most = max(16, power_of_two(schedule.attention.rows))
-    for block_m, *rest in _tiles(schedule):
-        knobs = _knobs(schedule, min(block_m, most), *rest)
-        if _shared_bytes(schedule, knobs) <= schedule.device.shared_bytes:
-            found.append(knobs)
-    return found
+    return _fitting(schedule, [_knobs(schedule, min(block_m, most), *rest) for block_m, *rest in _tiles(schedule)])
 
 
 def _tiles(schedule: AttentionSchedule) -> list[tuple[int, int, int, int]]:
@@ -86,10 +81,14 @@ def _decoding(schedule: AttentionSchedule, rows: int) -> list[dict[str, int]]:
     for per_sm, stages in ((2, 3), (4, 3), (1, 3), (2, 4)):
         wanted = max(1, min(per_sm * sms // tiles, -(-attention.columns // (2 * block_n)), _MAX_PARTS))
         split = 1 << (wanted.bit_length() - 1)
-        knobs = _knobs(schedule, rows, block_n, 4, stages, pack=int(schedule.shared_heads > 1), split=split)
-        if _shared_bytes(schedule, knobs) <= schedule.device.shared_bytes:
-            found.append(knobs)
-    return found
+        found.append(_knobs(schedule, rows, block_n, 4, stages, pack=int(schedule.shared_heads > 1), split=split))
+    return _fitting(schedule, found)
+
+
+def _fitting(schedule: AttentionSchedule, configs: list[dict[str, int]]) -> list[dict[str, int]]:
+    """Those that fit shared memory, at least one."""
+    found = [knobs for knobs in configs if _shared_bytes(schedule, knobs) <= schedule.device.shared_bytes]
+    return found or [min(configs, key=lambda knobs: _shared_bytes(schedule, knobs))]
 
 
 def _knobs(
