@@ -18,6 +18,13 @@ from fuseplan.ops.attention_call import (
     SUM,
     O,
 )
+from fuseplan.ops.attention_pages import (
+    TABLES,
+    check_block_mask,
+    resolve_pages,
+    without_masked_blocks,
+    without_pages,
+)
 from fuseplan.ops.attention_samples import sdpa_samples
 from fuseplan.ops.attention_scores import (
     check_operands,
@@ -40,13 +47,17 @@ from fuseplan.ops.schema import (
 from fuseplan.ops.shapes import set_dim
 
 _ROW_RESULTS = (STATS, MAX, SUM)
+_FORWARD_ONLY = frozenset(
+    {"block_mask", "paged_attention_max_seq_len_kv", *TABLES.values()}
+)
 
 
 def _infer(node: DraftNode) -> None:
-    refuse_unavailable(node)
-    q, k, v = (node.inputs[port].need_dim() for port in "qkv")
+    refuse_unavailable(node, allowed=_FORWARD_ONLY)
+    q, (k, v) = node.inputs["q"].need_dim(), resolve_pages(node)
     batch, heads, rows, columns = check_operands(node, q, k, v)
     check_options(node, (batch, heads, rows, columns))
+    check_block_mask(node, (batch, heads, rows, columns))
     if not isinstance(node.attrs.get("generate_stats"), bool):
         raise reject(
             node,
@@ -65,8 +76,9 @@ def _reference(
 ) -> dict[str, Array]:
     attrs = dict(view.node.attrs)
     lengths = lengths_of(xp, arrays, attrs)
-    arrays = without_padding(xp, arrays, lengths)
+    arrays = without_padding(xp, without_pages(xp, arrays, lengths, attrs), lengths)
     s = scores_of(xp, arrays, attrs, lengths)
+    s = without_masked_blocks(xp, s, arrays.get("block_mask"))
     m = xp.max(s, axis=-1, keepdims=True)
     sink = arrays.get("sink_token")
     if sink is not None:
@@ -127,10 +139,9 @@ def _decompose(
 
 def _cost(view: NodeView) -> Cost:
     q, k, v = (view.need(port).dim for port in "qkv")
-    products = 2.0 * q[0] * q[1] * q[2] * k[2] * (q[3] + v[3])
-    return Cost(
-        products + 6.0 * q[0] * q[1] * q[2] * k[2], view.in_bytes, view.out_bytes
-    )
+    most = dict(view.node.attrs).get("paged_attention_max_seq_len_kv")
+    scores = float(q[0] * q[1] * q[2] * (most if isinstance(most, int) else k[2]))
+    return Cost(scores * (2.0 * (q[3] + v[3]) + 6.0), view.in_bytes, view.out_bytes)
 
 
 SDPA = register(

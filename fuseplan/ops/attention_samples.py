@@ -38,6 +38,21 @@ def _lengths(**ranges: tuple[float, float]) -> dict[str, Any]:
     }
 
 
+def _paged(id: str, **more: Any) -> Sample:
+    """Keys in pages of 4 rows, values in pages of 3."""
+    made = _lengths()
+    tables = {f"paged_attention_{p}_table": ((_B, 1, 3, 1), "INT32") for p in "kv"}
+    attrs = {
+        "use_padding_mask": True,
+        "paged_attention_max_seq_len_kv": _KV,
+        **more.pop("attrs", {}),
+    }
+    ranges = {**made["ranges"], **dict.fromkeys(tables, (0, 5))}
+    return _sample(
+        id, k=(6, 2, 4, _D), v=(6, _H, 3, _D), ports={**made["ports"], **tables}, ranges=ranges, attrs=attrs, **more
+    )  # fmt: skip
+
+
 def _good() -> Iterable[Sample]:  # table
     scale_port: dict[str, Any] = {"attn_scale": ((1, 1, 1, 1), "FLOAT")}
     causal = {"diagonal_band_right_bound": 0}
@@ -102,6 +117,13 @@ def _good() -> Iterable[Sample]:  # table
     )
     yield _sample("sink-empty-rows", q=(_B, _H, 9, _D), attrs={**causal, **bottom},
                   ports={"sink_token": ((1, _H, 1, 1), "FLOAT")}, results=everything)  # fmt: skip
+    bits: dict[str, Any] = {"block_mask": ((_B, _H, 1, 1), "UINT8")}
+    yield _sample("block-mask", ports=bits, ranges={"block_mask": (0, 3)})
+    yield _paged("paged")
+    yield _paged(
+        "paged-causal",
+        attrs={**causal, **bottom, "paged_attention_max_seq_len_kv": None},
+    )
     yield _sample("log2-stats", attrs={"stats_use_log2": True})
     yield _sample("half", io="HALF", attrs=causal)
     yield _sample("bf16", io="BFLOAT16", attrs=causal)
@@ -151,13 +173,19 @@ def _bad() -> Iterable[Sample]:
     yield _sample("score-mod", attrs={"has_score_mod": True}, fails=unavailable)
     yield _sample("half-softmax", attrs={"has_half_softmax": True}, fails=unavailable)
     yield _sample("packed-bound", attrs={"max_total_seq_len_q": 5}, fails=unavailable)
+    for id, ports in (
+        ("block-mask-dims", {"block_mask": ((_B, _H, 1, 2), "UINT8")}),
+        (
+            "pages-without-lengths",
+            {"paged_attention_k_table": ((_B, 1, 2, 1), "INT32")},
+        ),
+    ):
+        yield _sample(id, ports=ports, fails=bad)
     yield _sample(
-        "block-mask", ports={"block_mask": ((_B, _H, 1, 1), "UINT8")}, fails=unavailable
+        "longest-without-pages", attrs={"paged_attention_max_seq_len_kv": 5}, fails=bad
     )
-    yield _sample(
-        "paged",
-        ports={"paged_attention_k_table": ((_B, 1, 2, 1), "INT32")},
-        fails=unavailable,
+    yield _paged(
+        "pages-too-few", attrs={"paged_attention_max_seq_len_kv": 13}, fails=bad
     )
     yield _sample(
         "cumulative",

@@ -28,12 +28,14 @@ _UNAVAILABLE_ATTRS = {  # attribute -> option as the caller knows it
 }
 
 
-def refuse_unavailable(node: DraftNode) -> None:
+def refuse_unavailable(node: DraftNode, allowed: frozenset[str] = frozenset()) -> None:
+    """Refuse ports and attributes that no reference knows, except those allowed."""
     asked = [p for p in _UNAVAILABLE_PORTS if p in node.inputs or p in node.outputs]
     for attr, option in _UNAVAILABLE_ATTRS.items():
         value = node.attrs.get(attr)
         if value is not None and value is not False:
             asked.append(option)
+    asked = [name for name in asked if name not in allowed]
     if asked:
         raise cudnnGraphNotSupportedError(
             f"node {node.name!r} ({node.op}): {'option' if len(asked) == 1 else 'options'} "

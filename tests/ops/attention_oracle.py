@@ -35,6 +35,8 @@ def additive_mask(attrs: dict[str, Any], a: dict[str, T], shape: tuple[int, int,
             mask[b, h, r, c] += _slope(h, heads) * (c - r)
         if attrs["use_padding_mask"] and (r >= len_q or c >= len_kv):
             mask[b, h, r, c] = -math.inf
+        if "block_mask" in a and not int(a["block_mask"][b, h, r // 128, c // 1024]) >> c // 128 % 8 & 1:
+            mask[b, h, r, c] = -math.inf
         if right is not None and c > r + right + shift:
             mask[b, h, r, c] = -math.inf
         if left is not None and c + left <= r + shift:
@@ -42,9 +44,19 @@ def additive_mask(attrs: dict[str, Any], a: dict[str, T], shape: tuple[int, int,
     return mask
 
 
+def from_pages(pages: T, table: T, most: int) -> T:
+    """Keys or values of each sequence, row by row."""
+    size = pages.shape[2]
+    rows = [[pages[int(turns[c // size]), :, c % size] for c in range(most)] for turns in table[:, 0, :, 0]]
+    return torch.stack([torch.stack(x, dim=1) for x in rows])
+
+
 def sdpa(view: NodeView, a: dict[str, T]) -> dict[str, T]:
     """O and the row statistics."""
     attrs: dict[str, Any] = dict(view.node.attrs)
+    for port in "kv":
+        if (name := f"paged_attention_{port}_table") in a:
+            a = {**a, port: from_pages(a[port], a[name], attrs["paged_attention_max_seq_len_kv"])}
     q = a["q"]
     heads = q.shape[1]
     k, v = (a[p].repeat_interleave(heads // a[p].shape[1], dim=1) for p in "kv")
