@@ -111,8 +111,8 @@ def attention_graph(options: Sequence[str], dims: tuple[int, ...], io: str, *, s
     return m.finish()
 
 
-def backward_graph(options: Sequence[str], dims: tuple[int, ...], io: str) -> Graph:
-    """One `sdpa_backward` as a graph, with the gradients of a bias and of a sink where there are any."""
+def backward_graph(options: Sequence[str], dims: tuple[int, ...], io: str, *, of_all: bool = True) -> Graph:
+    """One `sdpa_backward` as a graph; `of_all`: with the gradients of a bias and of a sink where there are any."""
     m = _Maker(options, dims, io)
     batch, heads, rows, _, _, depth_v = dims
     operands, given, floats = m.operands(), m.given(), cudnn.data_type.FLOAT
@@ -120,7 +120,7 @@ def backward_graph(options: Sequence[str], dims: tuple[int, ...], io: str) -> Gr
     operands |= {name: m.tensor(name, out, order=m.order) for name in ("o", "dO")}
     operands["stats"] = m.tensor("stats", (batch, heads, rows, 1), floats)
     for name, of in (("dBias", "bias"), ("dSink_token", "sink_token")):
-        if of in given:
+        if of in given and of_all:
             given[name] = m.tensor(name, given[of].get_dim(), floats if of == "sink_token" else None).set_output(True)
     for gradient in m.graph.sdpa_backward(**operands, **given):
         gradient.set_output(True)

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
 
 from fuseplan.engines.registry import engine_named
+from fuseplan.ir.graph import Graph
 from fuseplan.ops.judge import judge
 from fuseplan.plan.assign import Assigner
 from fuseplan.runtime.device import cpu_device
 from fuseplan.runtime.toolchain import has_compiler
 from fuseplan.testing.run import build_on, run_on_host
-from tests.attention_cases import OPTIONS, attention_graph, attention_inputs, pairs
+from tests.attention_cases import OPTIONS, attention_graph, attention_inputs, backward_graph, pairs
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs a C compiler")
+Make = Callable[[Sequence[str], tuple[int, ...], str], Graph]
 TYPES = ("FLOAT", "BFLOAT16", "HALF")
 PAIRS = [(pair, TYPES[k % 3]) for k, pair in enumerate(pairs(60))]
+make_backward = partial(backward_graph, of_all=False)
 
 
-def check(options: Sequence[str], dims: tuple[int, ...], io: str, seed: int = 0) -> None:
+def check(options: Sequence[str], dims: tuple[int, ...], io: str, seed: int = 0, make: Make = attention_graph) -> None:
     """The plan is one kernel of this engine, writes all it should and nothing else, and is right."""
-    graph = attention_graph(options, dims, io)
+    graph = make(options, dims, io)
     (assigned,) = Assigner(graph, cpu_device()).assign(engine_named("cpu_c"))
     assert assigned.engine.name == "cpu_c", assigned.notes
     inputs = attention_inputs(graph, seed)
@@ -85,3 +89,42 @@ def test_rows_that_see_no_key_are_zero(io: str) -> None:
     dead = [0, 1, 2, 3, 6]  # four queries more than keys; one is hidden by the bias
     assert (np.asarray(o[:, :, dead], np.float32) == 0).all() and (stats[:, :, dead] == -np.inf).all()
     assert np.isfinite(stats[:, :, [4, 5, 7, 8]]).all() and (found["score_max"][:, :, dead] == -np.inf).all()
+
+
+BACKWARD = [o for o in OPTIONS if o not in ("log2", "all_results")]
+BACKWARD_PAIRS = [(pair, TYPES[k % 3]) for k, pair in enumerate(pairs(60, 1)) if set(pair) <= set(BACKWARD)]
+
+
+@pytest.mark.parametrize("io", TYPES)
+def test_gradients_of_grouped_heads(io: str) -> None:
+    check(("causal", "grouped"), (2, 4, 130, 130, 40, 24), io, make=make_backward)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("io", TYPES)
+@pytest.mark.parametrize("option", BACKWARD)
+def test_gradients_with_an_option_alone(option: str, io: str) -> None:
+    check((option,), (2, 4, 70, 133, 40, 24), io, make=make_backward)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("options", "io"), BACKWARD_PAIRS, ids=lambda p: "-".join(p) if isinstance(p, tuple) else p)
+def test_gradients_with_options_in_pairs(options: tuple[str, ...], io: str) -> None:
+    for seed, dims in enumerate(((2, 4, 70, 133, 40, 24), (1, 6, 133, 70, 8, 8))):
+        check(options, dims, io, seed, make_backward)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("depth", [1, 40, 64, 72, 96, 128, 192, 256])
+@pytest.mark.parametrize("length", [1, 7, 333])
+def test_gradients_of_lengths_and_head_dims(length: int, depth: int) -> None:
+    io = TYPES[(length + depth) % 3]
+    check(("causal",) if length % 2 else (), (1, 2, length, length, depth, depth), io, make=make_backward)
+    check(("bottom",), (1, 2, 3, length, depth, max(1, depth // 2)), io, make=make_backward)
+
+
+@pytest.mark.parametrize("option", ["bias", "sink"])
+def test_gradients_of_biases_and_sinks_are_left_to_others(option: str) -> None:
+    graph = backward_graph((option,), (1, 2, 9, 9, 8, 8), "FLOAT")
+    (assigned,) = Assigner(graph, cpu_device()).assign(engine_named("cpu_c"))
+    assert assigned.engine.name == "array" and "is not made here" in assigned.notes[0]

@@ -135,3 +135,24 @@ def test_attention_alone_is_causal(tmp_path: Path, rows: int, depth: int) -> Non
     e = np.exp(scores)
     np.testing.assert_allclose(o, e @ v / e.sum(axis=2, keepdims=True), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(stats, np.log(e.sum(axis=2)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(5, 64), (150, 40)])
+def test_attention_backward_alone_is_causal(tmp_path: Path, rows: int, depth: int) -> None:
+    heads = 2
+    q, k, v, do = (random(heads, rows, depth + i)[:, :, :depth].copy() for i in range(4))
+    scores = q.astype(np.float64) @ k.astype(np.float64).transpose(0, 2, 1) * depth**-0.5
+    scores[:, np.triu(np.ones((rows, rows), bool), 1)] = -np.inf
+    e = np.exp(scores)
+    total = e.sum(axis=2, keepdims=True)
+    o, stats = (e / total @ v).astype(np.float32), np.log(total).astype(np.float32)
+    p = np.exp(scores - stats)
+    ds = p * (do.astype(np.float64) @ v.transpose(0, 2, 1) - (do * o).sum(axis=2, keepdims=True)) * depth**-0.5
+    made = [np.full_like(q, np.nan) for _ in range(3)]
+    function = load("attention_backward", "attention_backward", tmp_path, f"-DDEPTH={depth}")
+    arrays = [q, k, v, o, do, stats, *made]
+    data = struct.pack("<9Q2qd", *(a.ctypes.data for a in arrays), heads, rows, depth**-0.5)
+    run_team(function, ctypes.create_string_buffer(data, len(data)), heads, 2, 4 << 20)
+    turned = (ds.transpose(0, 2, 1), p.transpose(0, 2, 1))
+    for found, expected in zip(made, (ds @ k, turned[0] @ q, turned[1] @ do), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

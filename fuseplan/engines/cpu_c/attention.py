@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import log2
 
 from fuseplan.codegen import c_expr
 from fuseplan.dtypes import BFLOAT16, FLOAT, HALF
 from fuseplan.engines.base import YES, Support, no
 from fuseplan.engines.cpu_c.source import Holes
-from fuseplan.ir.attention import Attention
+from fuseplan.engines.forms import NOT_THIS
+from fuseplan.ir.attention import Attention, attention_of
 from fuseplan.ir.region import Region, Role
 from fuseplan.runtime.device import Device
 
 ROWS = 64  # of `kernels/attention.h`: queries of a block, and keys
 _MOST_DEPTH = 256
 _LOG2_E = "1.44269504f"
+_WIDEST = 16  # floats of the longest vectors
 _SHARE = 0.55  # of the peak of the cores: what blocks reach
 _KNOWN = frozenset(
     "q k v o do stats attn_scale bias seq_len_q seq_len_kv sink_token".split()
@@ -32,7 +35,7 @@ for (int64_t r = 0; r < count; ++r, from += {step}) {{
   for (int64_t d = {depth}; d < PADDED({depth}); ++d) row[d] = 0;
 }}
 return buffer;"""
-_PLACE = ("const struct args *p", "int64_t b", "int64_t h")
+PLACE = ("const struct args *p", "int64_t b", "int64_t h")
 
 
 def attention_refusal(a: Attention) -> Support:
@@ -72,12 +75,40 @@ def visible_flops(a: Attention) -> float:
     return 2.0 * share * a.batch * a.heads * a.rows * a.columns
 
 
-def blocks_us(flops: float, region: Region, device: Device, num_tasks: int) -> float:
-    """Time of so many operations and of the traffic of a region, on the cores that the tasks keep busy."""
-    cores = max(1, min(num_tasks, device.num_threads or device.sm_count))
-    peak = cores * _SHARE * device.peak_gflops / max(1, device.sm_count)
-    read = region.cost.read_bytes + region.cost.write_bytes
-    return 2.0 + flops / (1e3 * peak) + read / (1e3 * device.memory_gbps)
+@dataclass(frozen=True)
+class AttentionSchedule:
+    """An attention and in how many tasks it is given out."""
+
+    attention: Attention
+    num_tasks: int
+    expected_us: float
+
+    @staticmethod
+    def of(
+        a: Attention, device: Device, num_tasks: int, flops: float
+    ) -> AttentionSchedule:
+        """The schedule of so many operations, on the cores that the tasks keep busy."""
+        cores = max(1, min(num_tasks, device.num_threads or device.sm_count))
+        peak = cores * _SHARE * device.peak_gflops / max(1, device.sm_count)
+        moved = a.region.cost.read_bytes + a.region.cost.write_bytes
+        us = 2.0 + flops / (1e3 * peak) + moved / (1e3 * device.memory_gbps)
+        return AttentionSchedule(a, num_tasks, us)
+
+
+def match_attention(region: Region, op: str) -> Attention | Support:
+    """The attention of a region, why it has no kernel here, or that it is another form's."""
+    if not any(region.values[i].op == op for i in region.anchors):
+        return NOT_THIS
+    if len(region.anchors) > 1:
+        return no("an attention beside another anchor", at=region.anchors[1])
+    a = attention_of(region, region.anchors[0])
+    fit = attention_refusal(a)
+    return a if fit.is_supported else fit
+
+
+def padded(depth: int) -> int:
+    """Floats of a row in whole vectors, however long those are."""
+    return -(-depth // _WIDEST) * _WIDEST
 
 
 class AttentionHoles(Holes):
@@ -94,14 +125,17 @@ class AttentionHoles(Holes):
         )
         extents = {"batches": a.batch, "heads": a.heads, "queries": a.rows}
         for name, extent in {**extents, "keys": a.columns}.items():
-            self._getter("int64_t", name, self.args.number(f"n_{name}", extent))
-        self._getter("float", "scale_of", self._scale())
+            self.getter("int64_t", name, extent)
+        self.getter("float", "scale_of", self._scale())
         self._lengths()
         self._bounds()
         self._bias()
 
-    def _getter(self, ctype: str, name: str, text: str) -> None:
-        self.function(ctype, name, ["const struct args *p"], f"return {text};")
+    def getter(self, ctype: str, name: str, value: int | str) -> None:
+        """A function of the block: a number that stands in it, or a text."""
+        if isinstance(value, int):
+            value = self.args.number(f"n_{name}", value)
+        self.function(ctype, name, PLACE[:1], f"return {value};")
 
     def pointer(self, operand: int) -> str:
         o = self.region.operands[operand]
@@ -150,7 +184,7 @@ class AttentionHoles(Holes):
             "float *restrict buffer",
             "int64_t *step",
         )
-        self.function("const float *", name, [*_PLACE, *more], f"{start}\n{body}")
+        self.function("const float *", name, [*PLACE, *more], f"{start}\n{body}")
 
     def element(self, port: str, row: str = "0") -> str:
         """One number of an argument as a float: of a row, of a head, or the only one."""
@@ -173,7 +207,7 @@ class AttentionHoles(Holes):
             at = f"({self.place(k, 'r')})[d{'' if along == '1' else f' * {along}'}]"
             text = c_expr.store(f"row[d]{factor}", FLOAT, self.region.operands[k].dtype)
             lines.append(f"for (int64_t d = 0; d < {depth}; ++d) {at} = {text};")
-        parameters = [*_PLACE, "int64_t r", "const float *restrict row"]
+        parameters = [*PLACE, "int64_t r", "const float *restrict row"]
         self.function("void", name, parameters, "\n".join(lines))
 
     def _scale(self) -> str:
@@ -191,7 +225,7 @@ class AttentionHoles(Holes):
                 stride = self.args.number(f"{self.names[k]}_s", o.stride[axis])
                 text = f"max_of(0, min_of({text}, {self.pointer(k)}[b * {stride}]))"
             lines.append(f"*num_{name} = {text};")
-        parameters = [*_PLACE[:2], "int64_t *num_queries", "int64_t *num_keys"]
+        parameters = [*PLACE[:2], "int64_t *num_queries", "int64_t *num_keys"]
         self.function("void", "lengths_of", parameters, "\n".join(lines))
 
     def _bounds(self) -> None:
@@ -226,7 +260,7 @@ class AttentionHoles(Holes):
             count = "min_of(ROWS, queries(p) - r)"
             text = f"scores[j] += ({' + '.join(terms)}) * {_LOG2_E};"
             lines += [f"for (int64_t j = 0, n = {count}; j < n; ++j)", f"  {text}"]
-        parameters = [*_PLACE, "int64_t r", "int64_t c", "float *restrict scores"]
+        parameters = [*PLACE, "int64_t r", "int64_t c", "float *restrict scores"]
         self.function("void", "add_bias", parameters, "\n".join(lines))
 
     def place_of_bias(self, operand: int) -> str:

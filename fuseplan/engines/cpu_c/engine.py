@@ -12,6 +12,7 @@ from fuseplan.codegen import c_expr
 from fuseplan.codegen.writer import region_summary
 from fuseplan.engines.base import YES, Config, Executable, FusionLimits, Support, no
 from fuseplan.engines.cpu_c.forms.attention import AttentionForm
+from fuseplan.engines.cpu_c.forms.attention_backward import AttentionBackwardForm
 from fuseplan.engines.cpu_c.forms.columns import ColumnsForm
 from fuseplan.engines.cpu_c.forms.conv import ConvForm
 from fuseplan.engines.cpu_c.forms.matmul import MatmulForm
@@ -35,7 +36,7 @@ FLAGS = (
     "-fno-tree-loop-distribute-patterns",
     *(("-mprefer-vector-width=512",) if is_x86() else ()),
 )
-_ANCHORS = frozenset({"matmul", "conv_fprop", "sdpa"})
+_ANCHORS = frozenset({"matmul", "conv_fprop", "sdpa", "sdpa_backward"})
 _TAKEN = ROWS | _ANCHORS | {"load", "pick"}
 _MODES = frozenset({"add", "mul", "max", "min"})
 
@@ -61,7 +62,8 @@ class CpuCEngine(FormEngine[Source]):
     is_general = False
     is_compiled = True
     forms = (
-        MatmulBf16Form(), MatmulForm(), ConvForm(), AttentionForm(), ColumnsForm(), RowsForm(),
+        MatmulBf16Form(), MatmulForm(), ConvForm(), AttentionForm(), AttentionBackwardForm(),
+        ColumnsForm(), RowsForm(),
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from fuseplan.engines.base import YES, Config, Executable, FusionLimits, KnobSpace, Support
+from fuseplan.engines.base import (
+    YES,
+    Config,
+    Executable,
+    FusionLimits,
+    KnobSpace,
+    Support,
+)
 from fuseplan.ir.limits import everything
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
@@ -26,7 +33,9 @@ class NullEngine:
     def knobs(self, region: Region, device: Device) -> KnobSpace:
         return KnobSpace()
 
-    def build(self, region: Region, device: Device, config: Config, *, aligned: bool = True) -> Executable:
+    def build(
+        self, region: Region, device: Device, config: Config, *, aligned: bool = True
+    ) -> Executable:
         return Executable(())
 
     def estimate_us(self, region: Region, device: Device, config: Config) -> float:

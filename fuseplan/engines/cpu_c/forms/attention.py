@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fuseplan.codegen import c_expr
 from fuseplan.dtypes import FLOAT
-from fuseplan.engines.base import Config, KnobSpace, Support, no
+from fuseplan.engines.base import Config, KnobSpace, Support
 from fuseplan.engines.cpu_c.attention import (
+    PLACE,
     ROWS,
     AttentionHoles,
-    attention_refusal,
-    blocks_us,
+    AttentionSchedule,
+    match_attention,
+    padded,
     visible_flops,
 )
 from fuseplan.engines.cpu_c.estimate import work_us
 from fuseplan.engines.cpu_c.source import Source, assemble
-from fuseplan.engines.forms import NOT_THIS
-from fuseplan.ir.attention import Attention, attention_of
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
-
-_WIDEST = (
-    16  # floats of the longest vectors: rows in a thread's memory are whole vectors
-)
-
-
-@dataclass(frozen=True)
-class AttentionSchedule:
-    """An attention and in how many tasks it is given out."""
-
-    attention: Attention
-    num_tasks: int
-    expected_us: float
 
 
 class AttentionForm:
@@ -41,17 +26,12 @@ class AttentionForm:
     name = "attention"
 
     def match(self, region: Region, device: Device) -> AttentionSchedule | Support:
-        if not any(region.values[i].op == "sdpa" for i in region.anchors):
-            return NOT_THIS
-        if len(region.anchors) > 1:
-            return no("an attention beside another anchor", at=region.anchors[1])
-        a = attention_of(region, region.anchors[0])
-        fit = attention_refusal(a)
-        if not fit.is_supported:
-            return fit
-        tasks = a.batch * a.heads * -(-a.rows // ROWS)
-        flops = visible_flops(a) * (a.dim("q")[3] + a.dim("v")[3])
-        return AttentionSchedule(a, tasks, blocks_us(flops, region, device, tasks))
+        found = match_attention(region, "sdpa")
+        if isinstance(found, Support):
+            return found
+        tasks = found.batch * found.heads * -(-found.rows // ROWS)
+        flops = visible_flops(found) * (found.dim("q")[3] + found.dim("v")[3])
+        return AttentionSchedule.of(found, device, tasks, flops)
 
     def configs(self, schedule: AttentionSchedule) -> KnobSpace:
         return KnobSpace()
@@ -65,35 +45,20 @@ class AttentionForm:
     def emit(self, schedule: AttentionSchedule, config: Config) -> Source:
         a = schedule.attention
         holes = AttentionHoles(a)
+        has_sink, is_deep = "sink_token" in a.arguments, a.dim("q")[3] > 64
         for port in "qkv":
-            holes.read(
-                f"read_{port}", port, is_copied=port == "v" or a.dim("q")[3] > 64
-            )
-        has_sink = "sink_token" in a.arguments
+            holes.read(f"read_{port}", port, is_copied=port == "v" or is_deep)
         holes.macro("HAS_SINK", int(has_sink))
-        sink = holes.element("sink_token") if has_sink else "0"
-        holes.function(
-            "float", "sink_of", ["const struct args *p", "int64_t h"], f"return {sink};"
-        )
-        depth, depth_v = (-(-a.dim(p)[3] // _WIDEST) * _WIDEST for p in "qv")
+        sink = f"return {holes.element('sink_token') if has_sink else '0'};"
+        holes.function("float", "sink_of", (PLACE[0], PLACE[2]), sink)
         holes.write("store_o", "o", a.dim("v")[3])
-        holes.function(
-            "void",
-            "store_rows",
-            [
-                "const struct args *p",
-                "int64_t b",
-                "int64_t h",
-                "int64_t r",
-                "float max",
-                "float sum",
-            ],
-            _rows(holes),
-        )
+        parameters = [*PLACE, "int64_t r", "float max", "float sum"]
+        holes.function("void", "store_rows", parameters, _rows(holes))
+        depth, depth_v = padded(a.dim("q")[3]), padded(a.dim("v")[3])
         floats = ROWS * (2 * depth + 2 * depth_v + ROWS + 3 + 2 * 16)
         holes.args.of_thread("work", "float", floats)
         work = work_us(a.region)
-        return assemble("attention", "attention", holes, schedule.num_tasks, work)
+        return assemble(self.name, self.name, holes, schedule.num_tasks, work)
 
 
 def _rows(holes: AttentionHoles) -> str:

@@ -58,21 +58,11 @@ INLINE void lengths_of(const struct args *p, int64_t b, int64_t *queries, int64_
 INLINE int64_t before(const struct args *p, int64_t queries, int64_t keys) { return (void)p, queries + keys; }
 INLINE int64_t after(const struct args *p, int64_t queries, int64_t keys) { return (void)p, (void)queries, (void)keys, 0; }
 
-INLINE const float *rows_from(const float *x, int64_t count, float *buffer, int64_t *step) {
-  *step = STEP(DEPTH);
-  for (int64_t r = 0; r < count; ++r, x += DEPTH) {
-    float *row = buffer + r * STEP(DEPTH);
-    for (int64_t d = 0; d < DEPTH; ++d) row[d] = x[d];
-    for (int64_t d = DEPTH; d < PADDED(DEPTH); ++d) row[d] = 0;
-  }
-  return buffer;
-}
-
 #define READ(name, x)                                                                                     \
   INLINE const float *name(const struct args *p, int64_t b, int64_t h, int64_t first, int64_t count,      \
                            float *restrict buffer, int64_t *step) {                                       \
     (void)b;                                                                                              \
-    return rows_from(p->x + (h * p->rows + first) * DEPTH, count, buffer, step);                          \
+    return copy_rows(p->x + (h * p->rows + first) * DEPTH, count, DEPTH, buffer, step);                   \
   }
 READ(read_q, x0)
 READ(read_k, x1)

@@ -109,6 +109,16 @@ static NOINLINE void add_to_queries(int64_t num_rows, int64_t num_keys, int64_t 
   }
 }
 
+/* Packed rows in a thread's memory, with zeros behind them up to whole vectors. */
+INLINE const float *copy_rows(const float *from, int64_t count, int64_t depth, float *restrict to, int64_t *step) {
+  *step = STEP(depth);
+  for (int64_t r = 0; r < count; ++r, from += depth, to += STEP(depth)) {
+    for (int64_t d = 0; d < depth; ++d) to[d] = from[d];
+    for (int64_t d = depth; d < PADDED(depth); ++d) to[d] = 0;
+  }
+  return to - count * STEP(depth);
+}
+
 /* `num_rows` rows times a number as panels [depth][PANEL] of queries; queries behind them are 0. */
 INLINE void pack_queries(const float *rows, int64_t step, int64_t num_rows, int64_t depth, float factor, float *panels) {
   for (int64_t r = 0; r < ROWS; r += LANES) {
