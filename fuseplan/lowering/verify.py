@@ -125,7 +125,8 @@ def _check_conv(given: Dims, made: Dims, attrs: Mapping[str, Any]) -> str:
 
 def _check_attention(given: Dims, made: Dims, attrs: Mapping[str, Any]) -> str:
     q, k, v = given["q"], given["k"], given["v"]
-    if q[-1] != k[-1] or k[-2] != v[-2]:
+    in_pages = "page_table_k" in given or "page_table_v" in given
+    if q[-1] != k[-1] or (k[-2] != v[-2] and not in_pages):
         return f"q {list(q)}, k {list(k)}, v {list(v)}"
     if q[-3] % k[-3] or q[-3] % v[-3]:
         return f"{q[-3]} query heads share {k[-3]} and {v[-3]} heads"
