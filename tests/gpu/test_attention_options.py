@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fuseplan as cudnn
 from fuseplan.engines.triton.engine import ENGINE, LIMITS, TritonEngine
 from fuseplan.ir.graph import Graph
 from fuseplan.ir.region import Region
@@ -16,6 +17,7 @@ from fuseplan.ops.arrays import numpy_dtype
 from fuseplan.ops.judge import judge
 from fuseplan.runtime.device import cuda_devices
 from fuseplan.runtime.dispatch import make_dispatcher
+from fuseplan.testing.run import random_inputs
 from tests.attention_cases import OPTIONS, attention_graph, attention_inputs, pairs
 from tests.kernels import triton_cases as made
 
@@ -120,6 +122,32 @@ def test_few_queries_and_many_keys(options: tuple[str, ...], io: str) -> None:
         check((*options, "grouped"), dims, io)
     for pack, split in ((0, 1), (0, 8), (1, 1), (1, 16)):
         check((*options, "grouped"), (1, 8, 3, 700, 64, 64), io, PACK=pack, SPLIT=split)
+
+
+@pytest.mark.parametrize("io", TYPES)
+@pytest.mark.parametrize(("page", "queries"), [(16, 1), (64, 3), (7, 100), (128, 200)])
+def test_keys_and_values_in_pages(page: int, queries: int, io: str) -> None:
+    batch, heads, most, width, types = 3, 4, 500, 64, cudnn.data_type
+    g = cudnn.pygraph(io_data_type=types[io], intermediate_data_type=types.FLOAT, compute_data_type=types.FLOAT)
+    q, pages = g.tensor(dim=(batch, heads, queries, width), name="q"), most * batch // page
+    k, v = (g.tensor(dim=(pages, 2, rows, width)) for rows in (page, 2 * page))
+    sizes = {"seq_len_q": (batch, 1, 1, 1), "seq_len_kv": (batch, 1, 1, 1)}
+    sizes |= {f"paged_attention_{p}_table": (batch, 1, -(-most // n), 1) for p, n in (("k", page), ("v", 2 * page))}
+    ints = {name: g.tensor(dim=dim, data_type=types.INT32, name=name) for name, dim in sizes.items()}
+    options = {"use_causal_mask_bottom_right": True, "use_padding_mask": True, "generate_stats": True}
+    for result in g.sdpa(q, k, v, attn_scale=0.125, paged_attention_max_seq_len_kv=most, **options, **ints):
+        result.set_output(True)
+    g.validate()
+    graph = g._draft.graph
+    assert graph is not None
+    inputs, rng = random_inputs(graph, 0), np.random.default_rng(0)
+    for uid, b in inputs.items():
+        if b.spec.dtype is types.INT32:
+            most_of = {"seq_len_q": queries + 1, "seq_len_kv": most + 1}.get(graph.tensors[uid].name, pages)
+            b.view[...] = rng.integers(0, most_of, b.view.shape)
+    arrays = {uid: b.view.copy() for uid, b in inputs.items()}
+    verdict = judge(graph, arrays, results_of(graph, inputs, {}, aligned=True))
+    assert verdict.is_right, verdict.message
 
 
 @pytest.mark.parametrize("io", TYPES)
