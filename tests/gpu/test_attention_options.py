@@ -97,7 +97,7 @@ def test_lengths_and_head_dims(length: int, depth: int, io: str) -> None:
     check(("bottom", "grouped"), (1, 4, 3, length, depth, max(1, depth // 2)), io)
 
 
-@pytest.mark.parametrize("size", [30.0, 2500.0])
+@pytest.mark.parametrize("size", [30.0, 2500.0, 1e10])
 @pytest.mark.parametrize("options", [(), ("causal", "sink"), ("bias",)])
 def test_large_scores(options: tuple[str, ...], size: float) -> None:
     check(options, (1, 2, 40, 90, 16, 16), "FLOAT", size=size)

@@ -62,7 +62,7 @@ def test_interpreted_samples_of_all_ops_are_right() -> None:
 
 
 def test_some_attention_matches_float64() -> None:
-    chosen = "HALF and test_option_alone or extents or no_key or float_units or heads_in or behind"
+    chosen = "HALF and test_option_alone or extents or no_key or float_units or heads_in or behind or rounding"
     assert run_interpreted("-x", "-k", chosen, "tests/kernels/triton_attention_interpreted.py") >= 25
 
 

@@ -114,6 +114,17 @@ def test_float_products_by_float_units() -> None:
     check(("causal",), (1, 2, 33, 40, 20, 20), "FLOAT", FLOAT_PARTS=0)
 
 
+def test_scores_whose_rounding_alone_is_more_than_an_exponential_holds() -> None:
+    graph = attention_graph(("all_results",), (1, 1, 17, 40, 16, 16), "FLOAT")
+    inputs = attention_inputs(graph, 0)
+    q, k, v = (next(b for u, b in inputs.items() if graph.tensors[u].name == name).view for name in "qkv")
+    q *= 1e10
+    found = {graph.tensors[uid].name: a for uid, a in results_of(graph, inputs, TILE).items()}
+    best = (q[0, 0].astype(np.float64) @ k[0, 0].T.astype(np.float64)).argmax(1)
+    np.testing.assert_allclose(next(a for n, a in found.items() if n.endswith("::O"))[0, 0], v[0, 0][best], rtol=1e-6)
+    assert (found["score_sum_exp"] == 1).all()
+
+
 @pytest.mark.parametrize("io", ["FLOAT", "HALF"])
 def test_rows_that_see_no_key_are_zero(io: str) -> None:
     """By a bias of minus infinity, and beyond a bound even where scores are infinite."""
