@@ -26,7 +26,7 @@ torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 from tests.kernels.test_triton_gpu import from_torch, program_of, to_torch  # noqa: E402
 
 TYPES = ("BFLOAT16", "HALF", "FLOAT")
-PAIRS = [(pair, TYPES[k % 3]) for k, pair in enumerate(pairs(45))]
+PAIRS = [(pair, TYPES[k % 3]) for k, pair in enumerate(pairs(36))]
 
 
 def results_of(graph: Graph, inputs: Mapping[int, Any], knobs: Mapping[str, int], *, aligned: bool) -> dict[int, Any]:
@@ -89,7 +89,7 @@ def test_options_in_pairs(options: tuple[str, ...], io: str) -> None:
         check(options, dims, io, seed=seed)
 
 
-@pytest.mark.parametrize("io", TYPES)
+@pytest.mark.parametrize("io", TYPES[:2])
 @pytest.mark.parametrize("depth", [40, 64, 72, 96, 128, 192, 256])
 @pytest.mark.parametrize("length", [1, 7, 333, 1025])
 def test_lengths_and_head_dims(length: int, depth: int, io: str) -> None:

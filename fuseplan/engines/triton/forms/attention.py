@@ -62,13 +62,16 @@ def _configs(schedule: AttentionSchedule) -> list[dict[str, int]]:
 def _tiles(schedule: AttentionSchedule) -> list[tuple[int, int, int, int]]:
     """Rows, keys, warps and stages for many rows."""
     width = max(schedule.widths)
+    if schedule.kind is FLOAT and width > 128:
+        return [(32, 16, 4, 1), (16, 16, 4, 1)]
     if schedule.kind is FLOAT:
-        return [(64, 32, 4, 2), (64, 64, 4, 2), (32, 32, 4, 2)] if width <= 128 else [(32, 16, 4, 1), (16, 16, 4, 1)]
+        tiles = [(64, 32, 4, 2), (64, 64, 4, 2), (32, 32, 4, 2)]
+        return tiles if width > 64 else [tiles[1], tiles[0], tiles[2]]
     if width <= 64:
-        return [(128, 64, 4, 3), (128, 128, 8, 2), (64, 64, 4, 3), (64, 128, 4, 2)]
+        return [(64, 64, 4, 3), (128, 64, 4, 3), (64, 128, 4, 2), (128, 128, 8, 2)]
     if width <= 128:
-        return [(128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3), (128, 64, 4, 2)]
-    return [(128, 64, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2)]
+        return [(64, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2)]
+    return [(128, 64, 8, 2), (64, 32, 4, 2), (64, 64, 4, 2)]
 
 
 def _decoding(schedule: AttentionSchedule, rows: int) -> list[dict[str, int]]:
@@ -78,7 +81,8 @@ def _decoding(schedule: AttentionSchedule, rows: int) -> list[dict[str, int]]:
     tiles = attention.batch * attention.heads // schedule.shared_heads
     block_n = 16 if schedule.kind is FLOAT else 64 if width <= 128 else 32
     found = []
-    for per_sm, stages in ((2, 3), (4, 3), (1, 3), (2, 4)):
+    orders = (1, 2, 4) if 4 * tiles >= sms else (2, 1, 4)  # with few tiles all is over before the memory is busy
+    for per_sm, stages in (*((n, 3) for n in orders), (orders[0], 4)):
         wanted = max(1, min(per_sm * sms // tiles, -(-attention.columns // (2 * block_n)), _MAX_PARTS))
         split = 1 << (wanted.bit_length() - 1)
         found.append(_knobs(schedule, rows, block_n, 4, stages, pack=int(schedule.shared_heads > 1), split=split))
