@@ -104,7 +104,7 @@ def _measure(row: Row, handle: Any, *, is_compiled: bool, budget_s: float) -> di
     if is_compiled and row.mode:
         calls["torch.compile"] = work.compile(row.mode)
     if nvidia is not None and row.mode:
-        calls |= _frontend(work, facts)
+        calls |= frontend(work, facts)
     reference = work.reference()
     if row.num_bytes:
         half = row.num_bytes // 2
@@ -144,7 +144,7 @@ def _plans(work: Work, handle: Any, facts: dict[str, Any], budget_s: float) -> d
     start = time.perf_counter()
     graph, pack, first = work.build(handle)
     facts["build_s"] = round(time.perf_counter() - start, 2)
-    calls: dict[str, Call] = {"default": _bound(graph, pack, first, handle)}
+    calls: dict[str, Call] = {"default": bound(graph, pack, first, handle)}
     facts["plan"] = graph.get_plan_name_at_index(0) if hasattr(graph, "get_plan_name_at_index") else ""
     if budget_s > 0:
         tuned, tuned_pack, tuned_first = work.build(handle)
@@ -155,11 +155,11 @@ def _plans(work: Work, handle: Any, facts: dict[str, Any], budget_s: float) -> d
         wrong = [f"{r.name}: {r.outcome}" for r in report.rows if r.us is None]
         if wrong:
             facts["failed"] = wrong[:4]
-        calls["tuned"] = _bound(tuned, tuned_pack, tuned_first, handle)
+        calls["tuned"] = bound(tuned, tuned_pack, tuned_first, handle)
     return calls
 
 
-def _bound(graph: Any, pack: dict[Any, Any], first: torch.Tensor, handle: Any) -> Call:
+def bound(graph: Any, pack: dict[Any, Any], first: torch.Tensor, handle: Any) -> Call:
     workspace = torch.empty(max(graph.get_workspace_size(), 1), dtype=torch.uint8, device="cuda")
 
     def run() -> torch.Tensor:
@@ -170,7 +170,7 @@ def _bound(graph: Any, pack: dict[Any, Any], first: torch.Tensor, handle: Any) -
     return run
 
 
-def _frontend(work: Work, facts: dict[str, Any]) -> dict[str, Call]:
+def frontend(work: Work, facts: dict[str, Any]) -> dict[str, Call]:
     """NVIDIA's frontend, the better of its heuristic choice and of all its plans as timed by events."""
     try:
         own = nvidia.create_handle()

@@ -49,8 +49,11 @@ def relative_error(got: torch.Tensor, ref: torch.Tensor) -> float:
 
 
 def compare(work: str, peers: dict[str, Callable[[], Any]], ref: torch.Tensor, *, iters: int = 10,
-            rounds: int = 15, load_s: float = 1.0) -> list[dict[str, Any]]:  # fmt: skip
-    """Rows {work, peer, us, quartiles, over_best, rel_err}; peers are timed interleaved and return their result."""
+            rounds: int = 15, load_s: float = 1.0, rest_s: float = 0.0) -> list[dict[str, Any]]:  # fmt: skip
+    """Rows {work, peer, us, quartiles, over_best, rel_err}; peers are timed interleaved and return their result.
+
+    With `rest_s` also cool_us, before the load: each after so much rest and one untimed replay.
+    """
     graphs: dict[str, tuple[torch.cuda.CUDAGraph, float]] = {}
     rows: list[dict[str, Any]] = []
     for label, fn in peers.items():
@@ -63,6 +66,12 @@ def compare(work: str, peers: dict[str, Callable[[], Any]], ref: torch.Tensor, *
         except Exception as e:  # a peer that cannot run is a row, not a crash of the table
             rows.append({"work": work, "peer": label, "error": f"{type(e).__name__}: {str(e)[:200]}"})
             torch.cuda.synchronize()
+    cool: dict[str, list[float]] = {label: [] for label in graphs}
+    for _ in range(rounds if rest_s else 0):
+        for label, (g, _) in graphs.items():
+            time.sleep(rest_s)
+            g.replay()
+            cool[label].append(replay_us(g, iters))
     end = time.time() + load_s
     while time.time() < end:
         for g, _ in graphs.values():
@@ -79,6 +88,7 @@ def compare(work: str, peers: dict[str, Callable[[], Any]], ref: torch.Tensor, *
         rows.append({
             "work": work, "peer": label, "us": round(medians[label], 3), "quartiles": [round(q1, 3), round(q3, 3)],
             "over_best": round(medians[label] / best, 3), "rel_err": float(f"{graphs[label][1]:.1e}"),
+            **({"cool_us": round(statistics.median(cool[label]), 3)} if rest_s else {}),
         })  # fmt: skip
     return rows
 

@@ -1,0 +1,117 @@
+"""Attention as a work of the GPU benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import fuseplan as cudnn
+from benchmarks import works
+from benchmarks.works import Work, declare, new_graph, output, poisoned, random
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Extents and options of an attention.
+
+    Args:
+        left, right: bounds, from the upper left corner or with `is_bottom` from the lower right one
+        is_by_rows: the heads of a row lie next to each other in memory
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    rows: int
+    columns: int
+    width: int
+    right: int | None = None
+    left: int | None = None
+    is_bottom: bool = False
+    is_by_rows: bool = False
+
+    def __str__(self) -> str:
+        heads = f"{self.heads}" if self.heads == self.kv_heads else f"{self.heads}/{self.kv_heads}"
+        rows = f"{self.rows}" if self.rows == self.columns else f"{self.rows}x{self.columns}"
+        mask = "causal" if self.right == 0 else "no mask" if self.right is None else f"right {self.right}"
+        mask += "" if self.left is None else f" left {self.left}"
+        places = (" bottom" if self.is_bottom else "") + (" bshd" if self.is_by_rows else "")
+        return f"b{self.batch} h{heads} s{rows} d{self.width} {mask}{places}"
+
+    def tensor(self, heads: int, rows: int, dtype: torch.dtype) -> torch.Tensor:
+        if self.is_by_rows:
+            return random(self.batch, rows, heads, self.width, dtype=dtype).transpose(1, 2)
+        return random(self.batch, heads, rows, self.width, dtype=dtype)
+
+    def options(self, lib: Any) -> dict[str, Any]:
+        corner = lib.diagonal_alignment.BOTTOM_RIGHT if self.is_bottom else lib.diagonal_alignment.TOP_LEFT
+        found = {"diagonal_band_right_bound": self.right, "diagonal_band_left_bound": self.left}
+        return {name: value for name, value in found.items() if value is not None} | {"diagonal_alignment": corner}
+
+    def keep(self, device: torch.device) -> torch.Tensor:
+        """True where a score counts."""
+        rows = torch.arange(self.rows, device=device)[:, None]
+        rows = rows + (self.columns - self.rows if self.is_bottom else 0)
+        columns = torch.arange(self.columns, device=device)[None, :]
+        found = torch.ones(self.rows, self.columns, dtype=torch.bool, device=device)
+        if self.right is not None:
+            found &= columns <= rows + self.right
+        if self.left is not None:
+            found &= columns + self.left > rows
+        return found
+
+
+def attention(shape: Shape, dtype: torch.dtype = torch.bfloat16) -> Work:
+    """Attention with statistics; NVIDIA's frontend is spared them."""
+    q = shape.tensor(shape.heads, shape.rows, dtype)
+    k, v = (shape.tensor(shape.kv_heads, shape.columns, dtype) for _ in range(2))
+    scale = shape.width**-0.5
+
+    def build(handle: Any, lib: Any = cudnn) -> Any:
+        g = new_graph(lib, handle, dtype, "attention")
+        Q, K, V = declare(g, lib, q, "q"), declare(g, lib, k, "k"), declare(g, lib, v, "v")
+        is_own = lib is cudnn
+        y, stats = g.sdpa(q=Q, k=K, v=V, generate_stats=is_own, attn_scale=scale, **shape.options(lib))
+        out = poisoned(*q.shape, dtype=dtype) if not shape.is_by_rows else torch.full_like(q, float("nan"))
+        output(y, lib, dtype).set_dim(list(out.shape)).set_stride(list(out.stride()))
+        pack = {Q: q, K: k, V: v, y: out}
+        if is_own:
+            pack[output(stats, lib, torch.float32)] = poisoned(*q.shape[:3], 1, dtype=torch.float32)
+        works.finish(lib, g)
+        return g, pack, out
+
+    return Work("attention", str(shape), build, _eager(shape, q, k, v, scale),
+                lambda: exact(shape, q, k, v, scale)[0])  # fmt: skip
+
+
+def _eager(shape: Shape, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Callable[[], torch.Tensor]:
+    """PyTorch's function; a mask as a tensor where it has no word for it."""
+    is_plain = shape.left is None and (shape.right is None or shape.right == 0 and shape.rows == shape.columns)
+    mask = None if is_plain else shape.keep(q.device)
+    is_causal, is_grouped = is_plain and shape.right == 0, shape.heads > shape.kv_heads
+    return lambda: F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=is_grouped
+    )
+
+
+def exact(
+    shape: Shape, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and statistics in float64, a head at a time."""
+    out = torch.empty(q.shape, dtype=torch.float64, device=q.device)
+    stats = torch.empty(*q.shape[:3], 1, dtype=torch.float64, device=q.device)
+    keep = shape.keep(q.device)
+    for b, h in _heads(shape):
+        g = h // (shape.heads // shape.kv_heads)
+        scores = (q[b, h].double() @ k[b, g].double().T * scale).masked_fill_(~keep, float("-inf"))
+        stats[b, h, :, 0] = torch.logsumexp(scores, -1)
+        out[b, h] = torch.softmax(scores, -1).nan_to_num_(0.0) @ v[b, g].double()
+    return out, stats
+
+
+def _heads(shape: Shape) -> Iterator[tuple[int, int]]:
+    return ((b, h) for b in range(shape.batch) for h in range(shape.heads))
