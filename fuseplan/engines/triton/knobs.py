@@ -8,7 +8,7 @@ from fuseplan.engines.base import Config, Knob, KnobSpace, config
 from fuseplan.errors import ArgumentError
 
 _NO_SIZES = ("num_stages", "GROUP_M", "SWAP", "MAPS", "PROGRAMS", "FLOAT_PARTS", "SHARED_TAIL", "SPECIALISTS",
-             "PACK")  # fmt: skip
+             "PACK", "TURNS", "HALF", "HOLD", "MIXED")  # fmt: skip
 
 
 def listed(

@@ -5,11 +5,15 @@ Kernels for all extents have those of heads as constants, in powers of two; leng
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fuseplan.dtypes import FLOAT
 from fuseplan.engines.base import Config, KnobSpace, Support
 from fuseplan.engines.forms import NOT_THIS
+from fuseplan.engines.triton.attention import special
 from fuseplan.engines.triton.attention.emit import AttentionEmitter
 from fuseplan.engines.triton.attention.schedule import AttentionSchedule, schedule_of
+from fuseplan.engines.triton.attention.special_emit import SpecialAttention
 from fuseplan.engines.triton.estimate import estimate_us
 from fuseplan.engines.triton.kernel import Emitted
 from fuseplan.engines.triton.knobs import complete_knobs, listed, power_of_two
@@ -23,7 +27,7 @@ _MATRIX_GAIN = 5.0  # of rates that are reached, over those of float32 lanes
 
 
 class AttentionForm:
-    """`BLOCK_M` rows per program, `BLOCK_N` keys per step."""
+    """`BLOCK_M` rows per program, `BLOCK_N` keys per step; on sm_90 also by warps of their own."""
 
     name = "attention"
 
@@ -33,9 +37,14 @@ class AttentionForm:
         return schedule_of(region, device)
 
     def configs(self, schedule: AttentionSchedule) -> KnobSpace:
-        return listed(_configs(schedule))
+        plain = _configs(schedule)
+        if special.special_gap(schedule.attention, schedule.device):
+            return listed(plain)
+        return special.space(schedule.attention, schedule.device, plain)
 
     def estimate_us(self, schedule: AttentionSchedule, config: Config) -> float:
+        if dict(config).get("SPECIALISTS"):
+            return special.special_us(schedule.attention, schedule.device)
         gain = 1.0 if schedule.kind is FLOAT else _MATRIX_GAIN
         return estimate_us(schedule.region, schedule.device, 1, gain * schedule.device.peak_gflops)
 
@@ -43,7 +52,12 @@ class AttentionForm:
         return frozenset() if schedule.kind is FLOAT else frozenset({"TENSOR_CORE", "DOWN_CONVERT_INPUTS"})
 
     def emit(self, schedule: AttentionSchedule, config: Config) -> Emitted:
-        return AttentionEmitter(schedule, complete_knobs(self.configs(schedule), config)).emit()
+        knobs = complete_knobs(self.configs(schedule), config)
+        if not knobs.get("SPECIALISTS"):
+            return AttentionEmitter(schedule, knobs).emit()
+        plain = AttentionEmitter(schedule, _configs(schedule)[0])
+        emitted = SpecialAttention(schedule.attention, schedule.device, knobs).emit()
+        return replace(emitted, unaligned=plain.emit)
 
 
 def _configs(schedule: AttentionSchedule) -> list[dict[str, int]]:
