@@ -20,6 +20,7 @@ from fuseplan.engines.triton.knobs import complete_knobs, listed, power_of_two
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 
+_READS_SHARED = 90
 _FEW_ROWS = 64  # of all heads that share keys
 _LEAST_SHARED = 256  # keys that are worth dividing
 _MAX_PARTS = 64
@@ -85,7 +86,9 @@ def _tiles(schedule: AttentionSchedule) -> list[tuple[int, int, int, int]]:
     if width <= 64:
         return [(64, 64, 4, 3), (128, 64, 4, 3), (64, 128, 4, 2), (128, 128, 8, 2)]
     if width <= 128:
-        return [(64, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2)]
+        tiles = [(64, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2)]
+        # matrix units of older devices read registers alone
+        return tiles if schedule.device.sm_version >= _READS_SHARED else [tiles[1], tiles[0], tiles[2]]
     return [(128, 64, 8, 2), (64, 32, 4, 2), (64, 64, 4, 2)]
 
 
