@@ -62,10 +62,10 @@ def test_interpreted_samples_of_all_ops_are_right() -> None:
 
 
 def test_some_attention_matches_float64() -> None:
-    chosen = "HALF and test_option_alone or extents or no_key or float_units or heads_in or behind or rounding"
-    assert run_interpreted("-x", "-k", chosen, "tests/kernels/triton_attention_interpreted.py") >= 25
+    chosen = "HALF and test_option_alone or no_key or rounding or heads_in and options1 or 0-16-1"
+    assert run_interpreted("-x", "-k", chosen, "tests/kernels/triton_attention_interpreted.py") >= 17
 
 
 @pytest.mark.full
 def test_every_attention_matches_float64() -> None:
-    assert run_interpreted("-x", "tests/kernels/triton_attention_interpreted.py") > 70
+    assert run_interpreted("-x", "-m", "not gpu", "tests/kernels/triton_attention_interpreted.py") > 60
