@@ -4,12 +4,13 @@
 
 Kernels are compiled side by side first. At odd extents every plan is compared with float64, outputs and statistics,
 which are poisoned before. Then all plans of a row are timed in turn, cool (rested before each) and hot (under load).
-Writes gpu_attention.json into the folder; the last lines are the table.
+Writes gpu_attention.json (all times) and attention.json (a result file) into the folder; the last lines are the table.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import itertools
 import json
 import time
@@ -157,6 +158,23 @@ def measure(built: Built, iters: int, tune_s: float) -> list[dict[str, Any]]:
     return lines
 
 
+def results(lines: list[dict[str, Any]], device: str, command: str, date: str) -> dict[str, Any]:
+    """A result file: of each row the times and ratios of the default plan, under load and rested, and the best plan."""
+    rows = []
+    for work in dict.fromkeys(r["work"] for r in lines if "us" in r):
+        times = {r["peer"]: r for r in lines if r["work"] == work and "us" in r}
+        own = times["default"]
+        best = min((r for n, r in times.items() if n not in ("eager", "frontend tuned")), key=lambda r: float(r["us"]))
+        row = {"row": work, "type": "bf16", "default": own["us"], "default cool": own["cool_us"], "plan": own["plan"]}
+        row |= {"best listed": best["us"], "best plan": best.get("plan", best["peer"])}
+        for peer in ("eager", "frontend tuned"):
+            if peer in times:
+                row[f"{peer}/default"] = round(times[peer]["us"] / own["us"], 3)
+                row[f"{peer}/default cool"] = round(times[peer]["cool_us"] / own["cool_us"], 3)
+        rows.append(row)
+    return {"device": device, "torch": torch.__version__, "command": command, "date": date, "rows": rows}
+
+
 def show(lines: list[dict[str, Any]]) -> None:
     """The table: of each row the peers and the best plans."""
     for work in dict.fromkeys(r["work"] for r in lines if "us" in r):
@@ -194,6 +212,9 @@ def main() -> None:
         except Exception as problem:  # one row must not lose the others
             print(f"{built.shape}: {type(problem).__name__}: {str(problem)[:300]}", flush=True)
         found.write_text(json.dumps(lines, indent=1))
+        command = f"python -m benchmarks.gpu_attention {args.row}".rstrip()
+        made = results(lines, torch.cuda.get_device_name(), command, datetime.date.today().isoformat())
+        (args.out / "attention.json").write_text(json.dumps(made, indent=1) + "\n")
         print(f"{built.shape} after {time.monotonic() - start:.0f} s", flush=True)
     show(lines)
 

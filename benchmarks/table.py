@@ -22,6 +22,7 @@ BEGIN, END = "<!-- made by python -m benchmarks.table -->", "<!-- end of table -
 SHOWN = {
     "cpu-2-cores/avx2.json": ("eager", "compile", "of limit, "),
     "h200-cpu/avx512.json": ("eager", "of limit, "),
+    "h200/attention.json": ("eager", "frontend tuned", "eager/default cool", "frontend tuned/default cool"),
     "h200/gpu.json": ("eager", "torch.compile", "frontend tuned", "of limit, "),
 }  # fmt: skip
 NAMES = {
@@ -29,6 +30,8 @@ NAMES = {
     "compile": "torch.compile",
     "frontend tuned": "NVIDIA's frontend",
     "of limit, ": "of limit",
+    "eager/default cool": "PyTorch, rested",
+    "frontend tuned/default cool": "NVIDIA's frontend, rested",
 }
 
 
@@ -61,6 +64,7 @@ def short_table(path: Path, ratios: tuple[str, ...]) -> list[str]:
             cells = [f"{row['row']} {row['type']}".strip(), _pair(row.get("default"), row.get("tuned"))]
             for r in ratios:
                 keys = [r + own if r.endswith(" ") else f"{r}/{own}" for own in ("default", "tuned")]
+                keys = [r, ""] if "/" in r else keys
                 cells.append(_pair(*(row.get(k) for k in keys)))
             lines.append("| " + " | ".join(cells) + " |")
     return [*lines, ""]
