@@ -97,7 +97,9 @@ def _crossed(bound: int | None, block_n: int) -> int:
     return ROWS // block_n + is_between
 
 
-def tile_lists(bounds: Bounds, heads: int, order: int, programs: int, block_n: int) -> list[int]:
+def tile_lists(
+    bounds: Bounds, heads: int, order: int, programs: int, block_n: int
+) -> list[int]:
     """The tiles of each program, as a table with a column a program: their number, then ``head << 16 | tile``.
 
     Heads in groups of `order`, whose keys and values stay in the L2 cache; the longest tiles of a group come first,

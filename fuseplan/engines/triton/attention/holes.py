@@ -40,7 +40,11 @@ class Holes:
     """Functions of an attention's kernels under one config, and the parameters that they take."""
 
     def __init__(self, schedule: AttentionSchedule, knobs: Mapping[str, int]) -> None:
-        self.schedule, self.attention, self.region = schedule, schedule.attention, schedule.region
+        self.schedule, self.attention, self.region = (
+            schedule,
+            schedule.attention,
+            schedule.region,
+        )
         self.knobs, self.params = dict(knobs), ParamList(schedule.region)
         self.is_dynamic = self.region.graph.is_dynamic
 
@@ -48,7 +52,10 @@ class Holes:
     def is_plain(self) -> bool:
         """Whether scores are the products times a number above 0."""
         attention = self.attention
-        has_more = {"attn_scale", "bias"} & attention.arguments.keys() or attention.option("use_alibi_mask")
+        has_more = {
+            "attn_scale",
+            "bias",
+        } & attention.arguments.keys() or attention.option("use_alibi_mask")
         return not has_more and attention.scale > 0
 
     @property
@@ -61,15 +68,21 @@ class Holes:
         return TileAxis(name, (MergedAxis((axis,), extent),), mask)
 
     def lengths(self) -> Function:
-        function, attention = Function(self.params, "lengths", "length_params"), self.attention
+        function, attention = (
+            Function(self.params, "lengths", "length_params"),
+            self.attention,
+        )
         rows, columns = "n_q", "n_kv"
         if attention.is_padded:
             for port in _LENGTHS:
                 axis = 3 if attention.dim(port)[3] > 1 else 0
                 body = Body(self.region, [self._axis("b", port, axis)], function)
-                function.out.line(f"{port} = {body.load(attention.arguments[port])}.to(n_q.dtype)")
+                function.out.line(
+                    f"{port} = {body.load(attention.arguments[port])}.to(n_q.dtype)"
+                )
             rows, columns = (
-                f"tl.minimum(tl.maximum({port}, 0), {n})" for port, n in zip(_LENGTHS, (rows, columns), strict=True)
+                f"tl.minimum(tl.maximum({port}, 0), {n})"
+                for port, n in zip(_LENGTHS, (rows, columns), strict=True)
             )
         shift = "0"
         if attention.is_bottom:
@@ -79,17 +92,33 @@ class Holes:
 
     def load(self, port: str) -> Function:
         """A tile of q, k or v in the type of the products, with zeros outside."""
-        function, attention = Function(self.params, f"load_{port}", f"{port}_params"), self.attention
+        function, attention = (
+            Function(self.params, f"load_{port}", f"{port}_params"),
+            self.attention,
+        )
         rows, width = "m" if port == "q" else "n", "e" if port == "v" else "d"
         shared = attention.heads // attention.dim(port)[1]
         if attention.dim(port)[1] != attention.heads or self.is_dynamic:
-            function.out.line(f"h = h // {function.params.number(f'n_{port}_group', shared)}")
-        is_filled = self.is_dynamic or self.schedule.widths[port == "v"] != attention.dim(port)[3]
+            function.out.line(
+                f"h = h // {function.params.number(f'n_{port}_group', shared)}"
+            )
+        is_filled = (
+            self.is_dynamic
+            or self.schedule.widths[port == "v"] != attention.dim(port)[3]
+        )
         if is_filled:
-            extent = function.params.number(f"n_{width}", attention.dim(port)[3], is_vector=True)
+            extent = function.params.number(
+                f"n_{width}", attention.dim(port)[3], is_vector=True
+            )
             function.out.line(f"{width}_inside = {width} < {extent}")
-        place = self._place_in_pages(function, port) if f"page_table_{port}" in attention.arguments else ("b", rows)
-        inner = Side(width, 3, f"BLOCK_{width.upper()}", f"{width}_inside" if is_filled else "")
+        place = (
+            self._place_in_pages(function, port)
+            if f"page_table_{port}" in attention.arguments
+            else ("b", rows)
+        )
+        inner = Side(
+            width, 3, f"BLOCK_{width.upper()}", f"{width}_inside" if is_filled else ""
+        )
         outer = Side(place[1], 2, f"BLOCK_{rows.upper()}", f"{rows}_inside")
         order = (inner, outer) if port == "k" else (outer, inner)
         if port == "q":
@@ -99,7 +128,9 @@ class Holes:
                 self._load_tile(function, port, place[0], order)
             with function.out.indent("else:"):
                 bare = Side(outer.index, outer.axis, outer.side)
-                self._load_tile(function, port, place[0], [bare if s is outer else s for s in order])
+                self._load_tile(
+                    function, port, place[0], [bare if s is outer else s for s in order]
+                )
         function.out.line("return x")
         return function
 
@@ -109,17 +140,29 @@ class Holes:
         length = function.params.number(f"n_{port}_page", self.attention.dim(port)[2])
         out.line(f"turn, n_in_page = n // {length}, n % {length}")
         axes = [self._axis("b", table, 0), self._axis("turn", table, 2, "n_inside")]
-        out.line(f"page = {Body(self.region, axes, function).load(self.attention.arguments[table])}.to(n.dtype)")
+        out.line(
+            f"page = {Body(self.region, axes, function).load(self.attention.arguments[table])}.to(n.dtype)"
+        )
         return "page", "n_in_page"
 
-    def _load_tile(self, function: Function, port: str, batch: str, sides: Sequence[Side]) -> None:
+    def _load_tile(
+        self, function: Function, port: str, batch: str, sides: Sequence[Side]
+    ) -> None:
         attention, kind = self.attention, self.schedule.kind
         value = attention.arguments[port]
         operand = self.region.operands[attention.operand(port)]
         inner = [self._axis(s.index, port, s.axis, s.mask) for s in sides]
-        body = Body(self.region, [self._axis(batch, port, 0), self._axis("h", port, 1), *inner], function)
+        body = Body(
+            self.region,
+            [self._axis(batch, port, 0), self._axis("h", port, 1), *inner],
+            function,
+        )
         x = expr.coerce(body.load(value), operand.dtype, kind)
-        absent = [a for a in inner if a.groups[0].stride(operand) == 0 or a.groups[0].extent == 1]
+        absent = [
+            a
+            for a in inner
+            if a.groups[0].stride(operand) == 0 or a.groups[0].extent == 1
+        ]
         masks = [a.mask for a in absent if a.mask]
         if masks:
             x = f"tl.where({' & '.join(masks)}, {x}, 0.0).to({expr.VALUE_TYPES[kind]})"
@@ -128,7 +171,10 @@ class Holes:
         function.out.line(f"x = {x}")
 
     def started(self) -> Function:
-        function, attention = Function(self.params, "started", "start_params"), self.attention
+        function, attention = (
+            Function(self.params, "started", "start_params"),
+            self.attention,
+        )
         out = function.out
         out.line("zero = tl.zeros((BLOCK_M, 1), tl.float32)")
         if "sink_token" in attention.arguments:
@@ -136,34 +182,61 @@ class Holes:
             body = Body(self.region, [self._axis("h", "sink_token", 1)], function)
             x = expr.coerce(body.load(value), self.region.values[value].dtype, FLOAT)
             out.line(f"top = zero + {x} * {_LOG2_E!r}")
-            out.line('return top, exp2_near(top - tl.where(top == float("-inf"), 0.0, top))')
+            out.line(
+                'return top, exp2_near(top - tl.where(top == float("-inf"), 0.0, top))'
+            )
         else:
             out.line('return zero + float("-inf"), zero')
         return function
 
     def factor(self) -> Function:
         function = Function(self.params, "factor", "score_params")
-        function.out.line(f"return {self.attention.scale * _LOG2_E if self.is_plain else 1.0!r}")
+        function.out.line(
+            f"return {self.attention.scale * _LOG2_E if self.is_plain else 1.0!r}"
+        )
         return function
 
     def scores(self) -> Function:
-        function, attention = Function(self.params, "scores", "score_params"), self.attention
+        function, attention = (
+            Function(self.params, "scores", "score_params"),
+            self.attention,
+        )
         out = function.out
         if not self.is_plain:
             out.line(f"s = s * {self._scale(function)}")
         if "bias" in attention.arguments:
             value = attention.arguments["bias"]
             sides = (("b", ""), ("h", ""), ("m", "m_inside"), ("n", "n_inside"))
-            body = Body(self.region, [self._axis(n, "bias", i, mask) for i, (n, mask) in enumerate(sides)], function)
-            out.line(f"s += {expr.coerce(body.load(value), self.region.values[value].dtype, FLOAT)} * {_LOG2_E!r}")
+            body = Body(
+                self.region,
+                [self._axis(n, "bias", i, mask) for i, (n, mask) in enumerate(sides)],
+                function,
+            )
+            out.line(
+                f"s += {expr.coerce(body.load(value), self.region.values[value].dtype, FLOAT)} * {_LOG2_E!r}"
+            )
         if attention.option("use_alibi_mask"):
             table = function.params.table("slopes", _slope_bits(attention.heads))
-            out.line(f"s += tl.load({table} + h).to(tl.float32, bitcast=True) * (n - m).to(tl.float32)")
+            out.line(
+                f"s += tl.load({table} + h).to(tl.float32, bitcast=True) * (n - m).to(tl.float32)"
+            )
         if "block_mask" in attention.arguments:
-            names = (("b", ""), ("h", ""), (f"m // {_MASK_SIDE}", "m_inside"), (f"n // {8 * _MASK_SIDE}", "n_inside"))
-            axes = [self._axis(f"({n})", "block_mask", i, mask) for i, (n, mask) in enumerate(names)]
-            out.line(f"kept = {Body(self.region, axes, function).load(attention.arguments['block_mask'])}.to(tl.int32)")
-            out.line(f's = tl.where((kept >> (n // {_MASK_SIDE} % 8).to(tl.int32)) & 1 != 0, s, float("-inf"))')
+            names = (
+                ("b", ""),
+                ("h", ""),
+                (f"m // {_MASK_SIDE}", "m_inside"),
+                (f"n // {8 * _MASK_SIDE}", "n_inside"),
+            )
+            axes = [
+                self._axis(f"({n})", "block_mask", i, mask)
+                for i, (n, mask) in enumerate(names)
+            ]
+            out.line(
+                f"kept = {Body(self.region, axes, function).load(attention.arguments['block_mask'])}.to(tl.int32)"
+            )
+            out.line(
+                f's = tl.where((kept >> (n // {_MASK_SIDE} % 8).to(tl.int32)) & 1 != 0, s, float("-inf"))'
+            )
         out.line("return s")
         return function
 
@@ -172,10 +245,15 @@ class Holes:
         if value is None:
             return repr(self.attention.scale * _LOG2_E)
         x = Body(self.region, [], function).load(value)
-        return f"({expr.coerce(x, self.region.values[value].dtype, FLOAT)} * {_LOG2_E!r})"
+        return (
+            f"({expr.coerce(x, self.region.values[value].dtype, FLOAT)} * {_LOG2_E!r})"
+        )
 
     def products(self) -> list[Function]:
-        first, second = Function(self.params, "first_product"), Function(self.params, "second_product")
+        first, second = (
+            Function(self.params, "first_product"),
+            Function(self.params, "second_product"),
+        )
         kind = self.schedule.kind
         if kind is not FLOAT:
             first.out.line("return tl.dot(q, k)")
@@ -224,9 +302,14 @@ class Holes:
         mask = ""
         if self.is_dynamic or width != self.schedule.widths[1]:
             mask = "e_inside"
-            function.out.line(f"e_inside = e < {function.params.number('n_e', width, is_vector=True)}")
+            function.out.line(
+                f"e_inside = e < {function.params.number('n_e', width, is_vector=True)}"
+            )
         sides = (("b", ""), ("h", ""), ("m", "m_inside"), ("e", mask))
-        axes = [TileAxis(n, (MergedAxis((i,), region.domain[i]),), m) for i, (n, m) in enumerate(sides)]
+        axes = [
+            TileAxis(n, (MergedAxis((i,), region.domain[i]),), m)
+            for i, (n, m) in enumerate(sides)
+        ]
         body = _ResultBody(region, axes, function)
         base = 1.0 if attention.option("stats_use_log2") else math.log(2.0)
         texts = {
@@ -238,10 +321,17 @@ class Holes:
         for index in needed_for(region, [value for value, _ in region.stores], stops):
             value = region.values[index]
             if index in names:
-                function.out.line(f"v{index} = {expr.from_work(names[index], value.compute, value.dtype)}")
+                function.out.line(
+                    f"v{index} = {expr.from_work(names[index], value.compute, value.dtype)}"
+                )
             elif index not in stops:
                 body.define(index)
-        for index, operand in region.stores:  # after all loads: an output may lie in the buffer of an input
+        for (
+            index,
+            operand,
+        ) in (
+            region.stores
+        ):  # after all loads: an output may lie in the buffer of an input
             body.store(index, operand)
         return function
 
@@ -260,5 +350,10 @@ class _ResultBody(Body):
 def _slope_bits(heads: int) -> list[int]:
     """ALiBi slopes of all heads, times log2(e), as bits of float32 numbers."""
     n = 1 << (heads.bit_length() - 1)
-    powers = [(h + 1) * 8.0 / n if h < n else (2 * (h - n) + 1) * 4.0 / n for h in range(heads)]
-    return [struct.unpack("<i", struct.pack("<f", 2.0**-p * _LOG2_E))[0] for p in powers]
+    powers = [
+        (h + 1) * 8.0 / n if h < n else (2 * (h - n) + 1) * 4.0 / n
+        for h in range(heads)
+    ]
+    return [
+        struct.unpack("<i", struct.pack("<f", 2.0**-p * _LOG2_E))[0] for p in powers
+    ]

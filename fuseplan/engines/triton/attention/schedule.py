@@ -14,7 +14,18 @@ from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 
 _PORTS = frozenset(
-    {"q", "k", "v", "attn_scale", "bias", "block_mask", "seq_len_q", "seq_len_kv", "page_table_k", "page_table_v"}
+    {
+        "q",
+        "k",
+        "v",
+        "attn_scale",
+        "bias",
+        "block_mask",
+        "seq_len_q",
+        "seq_len_kv",
+        "page_table_k",
+        "page_table_v",
+    }
     | {"sink_token"}
 )
 _FLAGS = ("has_dropout", "has_score_mod", "has_half_softmax")
@@ -36,13 +47,18 @@ class AttentionSchedule:
     @property
     def kind(self) -> DType:
         """Type in which products take their operands."""
-        found = {self.region.values[self.attention.arguments[port]].dtype for port in "qkv"}
+        found = {
+            self.region.values[self.attention.arguments[port]].dtype for port in "qkv"
+        }
         return found.pop() if len(found) == 1 and found <= {HALF, BFLOAT16} else FLOAT
 
     @property
     def widths(self) -> tuple[int, int]:
         """Columns of a tile of q and k, and of one of v: filled up with zeros."""
-        q, v = (max(_LEAST_WIDTH, power_of_two(self.attention.dim(port)[3])) for port in "qv")
+        q, v = (
+            max(_LEAST_WIDTH, power_of_two(self.attention.dim(port)[3]))
+            for port in "qv"
+        )
         return q, v
 
     @property
@@ -67,7 +83,9 @@ def _gap(attention: Attention) -> str:
     """Why an attention has no kernel here whatever follows from it; empty if it has one."""
     if others := sorted(attention.arguments.keys() - _PORTS):
         return f"attention with {', '.join(others)}"
-    if attention.value.body is not None or any(attention.option(name) for name in _FLAGS):
+    if attention.value.body is not None or any(
+        attention.option(name) for name in _FLAGS
+    ):
         return "attention with dropout, a modifier of scores or a softmax in half precision"
     if others := sorted(attention.results.keys() - _RESULTS):
         return f"attention that gives {', '.join(others)}"
@@ -82,12 +100,19 @@ def _gap(attention: Attention) -> str:
 def _support_behind(attention: Attention) -> Support | None:
     """Why what follows from the results has no place in the kernel; None if it has."""
     region, anchor = attention.region, attention.anchor
-    for index in needed_for(region, [value for value, _ in region.stores], frozenset({anchor})):
+    for index in needed_for(
+        region, [value for value, _ in region.stores], frozenset({anchor})
+    ):
         value = region.values[index]
         if value.op == "reduce":
             return no("a reduction behind an attention", at=index)
-        if index != anchor and any(d not in (1, e) for d, e in zip(value.dim, region.domain, strict=True)):
-            return no("an argument of an attention is stored, or used again behind it", at=index)
+        if index != anchor and any(
+            d not in (1, e) for d, e in zip(value.dim, region.domain, strict=True)
+        ):
+            return no(
+                "an argument of an attention is stored, or used again behind it",
+                at=index,
+            )
     rows = (*region.domain[:3], 1)
     for index, _ in region.stores:
         if region.values[index].dim not in (region.domain, rows):

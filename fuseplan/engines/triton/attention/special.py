@@ -36,13 +36,23 @@ VALUES = {
 }
 ALIGN = 16  # bytes, of what the copy engine walks over
 _SM = 90
-_OPTIONS = ("has_dropout", "has_score_mod", "has_half_softmax", "use_alibi_mask", "use_padding_mask")
+_OPTIONS = (
+    "has_dropout",
+    "has_score_mod",
+    "has_half_softmax",
+    "use_alibi_mask",
+    "use_padding_mask",
+)
 _MAX_HEADS = 1 << 15
 _MAX_BLOCKS = 1 << 16
 _MAX_TILES = 1 << 17
 _FEW_ROWS, _SHORT = 64, 2048
 _MAX_WIDTH = 256
-_US_PER_BLOCK = {64: 1.12, 128: 1.48, 256: 2.95}  # of 128 queries and 128 keys on a multiprocessor, by width
+_US_PER_BLOCK = {
+    64: 1.12,
+    128: 1.48,
+    256: 2.95,
+}  # of 128 queries and 128 keys on a multiprocessor, by width
 _US_AT_ALL = 4.0
 
 
@@ -51,11 +61,17 @@ def special_gap(attention: Attention, device: Device) -> str:
     region = attention.region
     if device.sm_version != _SM or region.graph.is_dynamic or index_bits(region) != 32:
         return f"warps of their own for loads and products need sm_{_SM}, fixed extents and offsets of 32 bits"
-    if set(attention.arguments) != set("qkv") or attention.scale <= 0 or attention.value.body is not None:
+    if (
+        set(attention.arguments) != set("qkv")
+        or attention.scale <= 0
+        or attention.value.body is not None
+    ):
         return "warps of their own for loads and products take bounds and a scale above 0, no other option"
     if any(attention.option(name) for name in _OPTIONS):
         return "warps of their own for loads and products take bounds and a scale above 0, no other option"
-    is_alone = len(region.values) == 4 + len(attention.results) == 4 + len(region.stores)
+    is_alone = (
+        len(region.values) == 4 + len(attention.results) == 4 + len(region.stores)
+    )
     if not is_alone or any(attention.operand(port) < 0 for port in "qkv"):
         return "warps of their own for loads and products take no work in front of an attention or behind it"
     if "o" not in attention.results:
@@ -93,7 +109,11 @@ def stored(region: Region, value: int) -> Operand:
 def _is_mapped(operand: Operand) -> bool:
     """Whether the copy engine moves tiles of rows of the last axis."""
     size = operand.dtype.itemsize
-    if len(operand.dim) != 4 or operand.stride[-1] != 1 or operand.offset * size % ALIGN:
+    if (
+        len(operand.dim) != 4
+        or operand.stride[-1] != 1
+        or operand.offset * size % ALIGN
+    ):
         return False
     for extent, stride in zip(operand.dim[:-1], operand.stride, strict=False):
         step = stride * size
@@ -127,7 +147,9 @@ def special_knobs(attention: Attention, device: Device) -> list[dict[str, int]]:
         "num_stages": 3 if width == 64 else 2,
         "ORDER": _order(attention, device) if is_bound else 2,
         "TURNS": int(width == 128 or (width == 64 and is_bound)),
-        "HALF": int(bounds.is_triangle and (width == 128 or (width == 64 and is_short))),
+        "HALF": int(
+            bounds.is_triangle and (width == 128 or (width == 64 and is_short))
+        ),
         "HOLD": 0,
         "MIXED": 0,
     }
@@ -148,7 +170,9 @@ def _order(attention: Attention, device: Device) -> int:
     return order
 
 
-def special_knob_gap(attention: Attention, device: Device, knobs: Mapping[str, int]) -> str:
+def special_knob_gap(
+    attention: Attention, device: Device, knobs: Mapping[str, int]
+) -> str:
     """Why a config does not work; empty if it does."""
     width, block_n = width_of(attention), knobs["BLOCK_N"]
     if knobs["BLOCK_M"] != ROWS or knobs["num_warps"] != 4:
@@ -167,7 +191,9 @@ def special_knob_gap(attention: Attention, device: Device, knobs: Mapping[str, i
     return ""
 
 
-def space(attention: Attention, device: Device, plain: Sequence[dict[str, int]]) -> KnobSpace:
+def space(
+    attention: Attention, device: Device, plain: Sequence[dict[str, int]]
+) -> KnobSpace:
     """All configs: those of this kernel, first but where there are few queries, and the general kernel's."""
     unused = {**dict.fromkeys(KNOBS, 0), "ORDER": 1}
     general = [{**unused, **knobs} for knobs in plain]

@@ -6,7 +6,12 @@ import math
 from collections.abc import Mapping
 
 from fuseplan.engines.triton.attention.bounds import ROWS, Bounds, tile_lists
-from fuseplan.engines.triton.attention.special import ALIGN, query_stages, stored, width_of
+from fuseplan.engines.triton.attention.special import (
+    ALIGN,
+    query_stages,
+    stored,
+    width_of,
+)
 from fuseplan.engines.triton.kernel import Emitted, Kernel, ParamList, TileView
 from fuseplan.engines.triton.source import Arguments, Entry, Function, kernel_text
 from fuseplan.ir.attention import Attention
@@ -18,7 +23,9 @@ _GROUP_ROWS = ROWS // 2
 class SpecialAttention:
     """The kernel of an attention under one config."""
 
-    def __init__(self, attention: Attention, device: Device, knobs: Mapping[str, int]) -> None:
+    def __init__(
+        self, attention: Attention, device: Device, knobs: Mapping[str, int]
+    ) -> None:
         self.attention, self.device, self.knobs = attention, device, knobs
         self.region = attention.region
         self.params = ParamList(self.region)
@@ -35,8 +42,14 @@ class SpecialAttention:
         output = dict(self.region.stores)[attention.results["o"]]
         maps.append(self._map(output, _GROUP_ROWS))
         programs = min(self._heads * self.bounds.tiles, max(1, self.device.sm_count))
-        lists = tile_lists(self.bounds, self._heads, self.knobs["ORDER"], programs, block_n)
-        arguments: Arguments = [tuple(maps), rows.params.names, self.params.table("tiles", lists)]
+        lists = tile_lists(
+            self.bounds, self._heads, self.knobs["ORDER"], programs, block_n
+        )
+        arguments: Arguments = [
+            tuple(maps),
+            rows.params.names,
+            self.params.table("tiles", lists),
+        ]
         arguments += self._extents()
         entry = Entry(
             "attention_special",
@@ -47,7 +60,19 @@ class SpecialAttention:
             base="attention_steps",
         )
         text = kernel_text(entry, [factor, rows], self.params)
-        return Emitted((Kernel(entry.file, text.source, text.params, text.constants, programs, 4, is_gluon=True),))
+        return Emitted(
+            (
+                Kernel(
+                    entry.file,
+                    text.source,
+                    text.params,
+                    text.constants,
+                    programs,
+                    4,
+                    is_gluon=True,
+                ),
+            )
+        )
 
     @property
     def _heads(self) -> int:
@@ -64,7 +89,9 @@ class SpecialAttention:
             "n_h": attention.heads,
             "n_g": attention.heads // attention.dim("k")[1],
         }
-        n_q, n_kv, right, left, n_h, n_g = (self.params.number(*item, "i32") for item in numbers.items())
+        n_q, n_kv, right, left, n_h, n_g = (
+            self.params.number(*item, "i32") for item in numbers.items()
+        )
         return [n_q, (n_kv, right, left), n_h, n_g]
 
     def _constants(self) -> list[tuple[str, int]]:
@@ -82,10 +109,17 @@ class SpecialAttention:
 
     def _map(self, number: int, rows: int) -> str:
         operand = self.region.operands[number]
-        never = ALIGN // operand.dtype.itemsize  # a stride that may be encoded, of an axis that is not walked
-        steps = [s if d > 1 else never for d, s in zip(operand.dim[:-1], operand.stride, strict=False)]
+        never = (
+            ALIGN // operand.dtype.itemsize
+        )  # a stride that may be encoded, of an axis that is not walked
+        steps = [
+            s if d > 1 else never
+            for d, s in zip(operand.dim[:-1], operand.stride, strict=False)
+        ]
         tile = (1, 1, rows, width_of(self.attention))
-        return self.params.tile_map(number, TileView(operand.dtype, operand.dim, (*steps, 1), tile))
+        return self.params.tile_map(
+            number, TileView(operand.dtype, operand.dim, (*steps, 1), tile)
+        )
 
     def _store_rows(self) -> Function:
         """Statistics, maxima and sums, as far as they are asked for."""
