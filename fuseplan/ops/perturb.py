@@ -63,14 +63,14 @@ class _Nudge:
             return self.on_grid(wide.astype(x.dtype))
 
     def join(self, x: Any, y: Any) -> Any:
-        """x, or y where the two differ by so little that another order of rounding may make them equal."""
+        """x, or y where both are finite and so near that another order of rounding may make them equal."""
         x, y = np.asarray(x), np.asarray(y)
         if not self.joins or x.dtype.kind != "f" or y.dtype.kind != "f":
             return x
         with np.errstate(all="ignore"):
             a, b = x.astype(np.float64), y.astype(np.float64)
             step = np.maximum(np.abs(a), np.abs(b)) * 2.0**-self.compute.mantissa_bits
-            return np.where(np.abs(a - b) <= 4 * step, y, x)
+            return np.where(np.isfinite(step) & (np.abs(a - b) <= 4 * step), y, x)
 
     def on_grid(self, x: Any) -> Any:
         """x rounded to a compute type under 32 bits; those are evaluated in float32."""

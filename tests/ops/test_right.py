@@ -88,3 +88,20 @@ def test_comparison_of_neighbours_is_undecided_and_of_others_is_not() -> None:
         assert found.is_right, found.message
         assert (found.num_undecided > 0.3 * values.size) == is_undecided
     assert not judge.judge(graph, {uid: large}, {out: 1 - honest}).is_right
+
+
+@pytest.mark.parametrize("limit", [np.inf, -np.inf])
+def test_comparison_with_an_infinity_is_decided(limit: float) -> None:
+    """Nothing finite is a neighbour of an infinity, however the distance is measured."""
+    g = cudnn.pygraph(device="cpu", compute_data_type=cudnn.data_type.FLOAT)
+    x, bound = (g.tensor(dim=[32, 8], data_type=cudnn.data_type.FLOAT) for _ in range(2))
+    g.cmp_eq(input=x, comparison=bound).set_output(True).set_data_type(cudnn.data_type.FLOAT)
+    g.build()
+    graph = g._draft.graph
+    values = np.random.default_rng(0).uniform(-2, 2, (32, 8)).astype(np.float32)
+    values[0] = limit
+    given = dict(zip(graph.input_uids, (values, np.full_like(values, limit)), strict=True))
+    honest = (values == limit).astype(np.float32)
+    found = judge.judge(graph, given, {graph.output_uids[0]: honest})
+    assert found.is_right and found.num_undecided == 0
+    assert not judge.judge(graph, given, {graph.output_uids[0]: 1 - honest}).is_right
