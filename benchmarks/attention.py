@@ -33,6 +33,7 @@ class Shape:
     left: int | None = None
     is_bottom: bool = False
     is_by_rows: bool = False
+    is_backward: bool = False
 
     def __str__(self) -> str:
         heads = f"{self.heads}" if self.heads == self.kv_heads else f"{self.heads}/{self.kv_heads}"
@@ -40,6 +41,7 @@ class Shape:
         mask = "causal" if self.right == 0 else "no mask" if self.right is None else f"right {self.right}"
         mask += "" if self.left is None else f" left {self.left}"
         places = (" bottom" if self.is_bottom else "") + (" bshd" if self.is_by_rows else "")
+        places += " backward" if self.is_backward else ""
         return f"b{self.batch} h{heads} s{rows} d{self.width} {mask}{places}"
 
     def tensor(self, heads: int, rows: int, dtype: torch.dtype) -> torch.Tensor:
@@ -66,7 +68,9 @@ class Shape:
 
 
 def attention(shape: Shape, dtype: torch.dtype = torch.bfloat16) -> Work:
-    """Attention with statistics; NVIDIA's frontend is spared them."""
+    """Attention with statistics, which NVIDIA's frontend is spared, or its gradient by q, k and v."""
+    if shape.is_backward:
+        return _backward(shape, dtype)
     q = shape.tensor(shape.heads, shape.rows, dtype)
     k, v = (shape.tensor(shape.kv_heads, shape.columns, dtype) for _ in range(2))
     scale = shape.width**-0.5
@@ -86,6 +90,59 @@ def attention(shape: Shape, dtype: torch.dtype = torch.bfloat16) -> Work:
 
     return Work("attention", str(shape), build, _eager(shape, q, k, v, scale),
                 lambda: exact(shape, q, k, v, scale)[0])  # fmt: skip
+
+
+def _backward(shape: Shape, dtype: torch.dtype) -> Work:
+    """Gradients from the results of PyTorch's function; the one by q is looked at."""
+    q = shape.tensor(shape.heads, shape.rows, dtype)
+    k, v = (shape.tensor(shape.kv_heads, shape.columns, dtype) for _ in range(2))
+    scale, grad = shape.width**-0.5, torch.randn_like(q)
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    o = _eager(shape, *leaves, scale)()
+    made = o.detach().contiguous()
+    stats = torch.cat([_exact_stats(shape, q[b : b + 1], k[b : b + 1], scale) for b in range(shape.batch)])
+
+    def build(handle: Any, lib: Any = cudnn) -> Any:
+        g = new_graph(lib, handle, dtype, "attention_backward")
+        given = {n: declare(g, lib, x, n) for n, x in (("q", q), ("k", k), ("v", v), ("o", made), ("dO", grad))}
+        given["stats"] = declare(g, lib, stats, "stats")
+        gradients = g.sdpa_backward(**given, attn_scale=scale, **shape.options(lib))
+        outs = [torch.full_like(x, float("nan")) for x in (q, k, v)]
+        for y, out in zip(gradients, outs, strict=True):
+            output(y, lib, dtype).set_dim(list(out.shape)).set_stride(list(out.stride()))
+        pack = dict(zip((*given.values(), *gradients), (q, k, v, made, grad, stats, *outs), strict=True))
+        works.finish(lib, g)
+        return g, pack, outs[0]
+
+    def eager() -> torch.Tensor:
+        return torch.autograd.grad(o, leaves, grad, retain_graph=True)[0]
+
+    return Work("attention", str(shape), build, eager, lambda: _exact_dq(shape, q, k, v, made, grad, stats, scale))
+
+
+def _exact_stats(shape: Shape, q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor:
+    """Logarithms of sums in float32, a head at a time."""
+    group, keep = shape.heads // shape.kv_heads, shape.keep(q.device)
+    found = []
+    for h in range(shape.heads):
+        scores = (q[0, h].float() @ k[0, h // group].float().T * scale).masked_fill_(~keep, float("-inf"))
+        found.append(torch.logsumexp(scores, -1))
+    return torch.stack(found)[None, :, :, None].contiguous()
+
+
+def _exact_dq(
+    shape: Shape, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, grad: torch.Tensor,
+    stats: torch.Tensor, scale: float,
+) -> torch.Tensor:  # fmt: skip
+    """The gradient by q in float64, a head at a time."""
+    out, keep, group = torch.empty(q.shape, dtype=torch.float64, device=q.device), shape.keep(q.device), shape.heads
+    for b, h in _heads(shape):
+        g = h // (group // shape.kv_heads)
+        scores = (q[b, h].double() @ k[b, g].double().T * scale).masked_fill_(~keep, float("-inf"))
+        delta = (grad[b, h].double() * o[b, h].double()).sum(-1, keepdim=True)
+        p = torch.exp(scores - stats[b, h].double())
+        out[b, h] = p * (grad[b, h].double() @ v[b, g].double().T - delta) @ k[b, g].double() * scale
+    return out
 
 
 def _eager(shape: Shape, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Callable[[], torch.Tensor]:

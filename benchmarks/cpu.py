@@ -18,6 +18,7 @@ import torch
 import fuseplan as cudnn
 from benchmarks import works
 from benchmarks.alternate import Call, Spread, alternate
+from benchmarks.attention import Shape, attention
 from benchmarks.limits import Limits
 from benchmarks.protocol import relative_error
 from benchmarks.works import Work
@@ -90,7 +91,30 @@ def rows() -> list[Row]:
             ("everything", (1, 4096, 4096), (0, 1, 2)),
         )
     ]  # fmt: skip
-    return [*product, *vector, *chain, *norm, *reduced]
+    return [*product, *vector, *chain, *norm, *reduced, *attention_rows()]
+
+
+def attention_rows() -> list[Row]:
+    """Causal attention, its gradient, and one query that reads long keys and values."""
+    found = []
+    for length, width, is_backward in (
+        (512, 64, False),
+        (2048, 64, False),
+        (2048, 128, False),
+        (512, 64, True),
+        (2048, 64, True),
+    ):
+        shape = Shape(1, 8, 8, length, length, width, 0, is_backward=is_backward)
+        flops = (5.0 if is_backward else 2.0) * 8 * length * length * width  # of the half that is seen
+        found.append(
+            Row(f"attention {shape}", partial(attention, shape), ("float32", "bf16"), "fma", flops, can_tune=False)
+        )
+    decode = Shape(8, 32, 8, 1, 4096, 128)
+    elements = 2 * 8 * 8 * 4096 * 128
+    found.append(
+        Row(f"attention {decode}", partial(attention, decode), ("bf16",), "read", 0.0, elements, can_tune=False)
+    )
+    return found
 
 
 def measure(pattern: str, num_threads: int, *, is_compiled: bool, num_rounds: int) -> Iterator[dict[str, Any]]:
