@@ -5,7 +5,6 @@ Nothing is loaded before it is asked for; every failure is a `DeviceError` with 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 from collections.abc import Sequence
@@ -214,20 +213,24 @@ def _load(d: Driver, data: bytes, symbol: str) -> int:
 
 
 class Table:
-    """Memory of a device that holds some bytes while this object lives. Raises DeviceError if there is none left."""
+    """Memory of a device that holds some bytes while this object lives. Raises DeviceError if there is none left.
+
+    It is given back when the next one is made: a collection of garbage may come while a stream is captured.
+    """
+
+    _unused: list[tuple[ctypes.c_uint64, int]] = []
 
     def __init__(self, data: bytes, device_index: int) -> None:
+        while self._unused:
+            old, index = self._unused.pop()
+            with current(index):
+                driver().call("cuMemFree_v2", old)
         address, size = ctypes.c_uint64(), ctypes.c_size_t(len(data))
         with current(device_index):
             driver().call("cuMemAlloc_v2", ctypes.byref(address), size)
-            finalize(self, _free, address, device_index).atexit = False
+            finalize(self, self._unused.append, (address, device_index)).atexit = False
             driver().call("cuMemcpyHtoD_v2", address, data, size)
         self.address = address.value
-
-
-def _free(address: ctypes.c_uint64, device_index: int) -> None:
-    with contextlib.suppress(DeviceError), current(device_index):  # nobody could do anything about it
-        driver().call("cuMemFree_v2", address)
 
 
 def launch(
