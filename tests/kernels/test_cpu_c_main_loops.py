@@ -46,13 +46,8 @@ def random(*dim: int) -> Array:
 
 def test_every_main_loop_has_a_test_here() -> None:
     assert sorted(p.stem for p in KERNELS.glob("*.c")) == [
-        "attention",
-        "columns",
-        "conv",
-        "matmul",
-        "matmul_bf16",
-        "rows",
-    ]
+        "attention", "attention_backward", "columns", "conv", "matmul", "matmul_bf16", "rows",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("num_tasks", [1, 3, 7])
