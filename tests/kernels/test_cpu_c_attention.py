@@ -128,3 +128,9 @@ def test_gradients_of_biases_and_sinks_are_left_to_others(option: str) -> None:
     graph = backward_graph((option,), (1, 2, 9, 9, 8, 8), "FLOAT")
     (assigned,) = Assigner(graph, cpu_device()).assign(engine_named("cpu_c"))
     assert assigned.engine.name == "array" and "is not made here" in assigned.notes[0]
+
+
+@pytest.mark.parametrize("options", [("grouped",), ("grouped", "bottom", "padding"), ("grouped", "sink"), ("causal",)])
+def test_one_query_of_heads_that_share_keys(options: tuple[str, ...]) -> None:
+    for io, dims in zip(TYPES, ((2, 12, 1, 133, 40, 24), (3, 8, 1, 64, 16, 16), (1, 40, 1, 70, 8, 8)), strict=True):
+        check((*options, "all_results"), dims, io)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2
+from math import gcd, log2
 
 from fuseplan.codegen import c_expr
 from fuseplan.dtypes import BFLOAT16, FLOAT, HALF
@@ -67,6 +67,15 @@ def attention_refusal(a: Attention) -> Support:
     return YES if other < 0 else no("work in front of or behind the attention", other)
 
 
+def packed_heads(a: Attention) -> int:
+    """How many heads of one query each share keys, and see all of them alike: they are the rows of one block."""
+    has_own = {"bias", "sink_token"} & a.arguments.keys() or a.option("use_alibi_mask")
+    is_cut = a.left is not None or (a.right is not None and not a.is_bottom)
+    if a.rows > 1 or has_own or is_cut or a.value.op != "sdpa":
+        return 1
+    return gcd(a.heads // a.dim("k")[1], a.heads // a.dim("v")[1])
+
+
 def visible_flops(a: Attention) -> float:
     """Operations of one product of scores, without keys that a bound hides."""
     share = 0.5 if a.right is not None and a.rows > 1 else 1.0
@@ -123,8 +132,14 @@ class AttentionHoles(Holes):
         self.macro(
             "HAS_BIAS", int("bias" in a.arguments or bool(a.option("use_alibi_mask")))
         )
-        extents = {"batches": a.batch, "heads": a.heads, "queries": a.rows}
-        for name, extent in {**extents, "keys": a.columns}.items():
+        self.packed = packed_heads(a)
+        self.macro("IS_NARROW", int(a.rows == 1))
+        extents = {
+            "batches": a.batch,
+            "heads": a.heads // self.packed,
+            "keys": a.columns,
+        }
+        for name, extent in {**extents, "queries": a.rows * self.packed}.items():
             self.getter("int64_t", name, extent)
         self.getter("float", "scale_of", self._scale())
         self._lengths()
@@ -153,9 +168,16 @@ class AttentionHoles(Holes):
         return self.args.number(f"{self.names[operand]}_s{axis}", stride)
 
     def place(self, operand: int, row: str) -> str:
-        """The first element of a row of query head h, whose own head may be shared by several."""
+        """The first element of a row of query head h, whose own head may be shared by several; see `packed_heads`."""
         heads = self.region.operands[operand].dim[-3]
-        group = self.a.heads // heads
+        if self.packed > 1 and heads == self.a.heads:
+            pack = self.args.number("packed", self.packed)
+            parts = (
+                f"b * {self.step(operand, 0)}",
+                f"(h * {pack} + {row}) * {self.step(operand, 1)}",
+            )
+            return " + ".join([self.pointer(operand), *parts])
+        group = self.a.heads // self.packed // heads
         shared = f"h / {self.args.number(f'{self.names[operand]}_group', group)}"
         head = "h" if group == 1 else shared
         steps = [self.step(operand, axis) for axis in range(3)]
@@ -168,7 +190,11 @@ class AttentionHoles(Holes):
         """The hole that gives rows of an argument as floats; copied ones are whole vectors, and lie well in a cache."""
         k = self.a.operand(port)
         o, depth = self.region.operands[k], self.region.operands[k].dim[-1]
-        step, along = self.step(k, 2), self.step(k, 3) if depth > 1 else "1"
+        is_packed = self.packed > 1 and o.dim[-3] == self.a.heads
+        step, along = (
+            self.step(k, 1 if is_packed else 2),
+            self.step(k, 3) if depth > 1 else "1",
+        )
         ctype = c_expr.STORAGE[o.dtype.name]
         start = f"const {ctype} *from = {self.place(k, 'first')};"
         if o.dtype is FLOAT and along == "1" and not is_copied:
@@ -223,7 +249,10 @@ class AttentionHoles(Holes):
                 o = self.region.operands[k]
                 axis = next((i for i, d in enumerate(o.dim) if d != 1), 0)
                 stride = self.args.number(f"{self.names[k]}_s", o.stride[axis])
-                text = f"max_of(0, min_of({text}, {self.pointer(k)}[b * {stride}]))"
+                length = f"{self.pointer(k)}[b * {stride}]"
+                if name == "queries" and self.packed > 1:
+                    length += f" * {self.args.number('packed', self.packed)}"
+                text = f"max_of(0, min_of({text}, {length}))"
             lines.append(f"*num_{name} = {text};")
         parameters = [*PLACE[:2], "int64_t *num_queries", "int64_t *num_keys"]
         self.function("void", "lengths_of", parameters, "\n".join(lines))
@@ -234,7 +263,7 @@ class AttentionHoles(Holes):
             ("after", self.a.right, "+"),
         ):
             text = "FAR"
-            if bound is not None:
+            if bound is not None and self.packed == 1:
                 shift = f" {sign} (keys - queries)" if self.a.is_bottom else ""
                 text = self.args.number(name, bound) + shift
             parameters = ["const struct args *p", "int64_t queries", "int64_t keys"]
@@ -257,7 +286,7 @@ class AttentionHoles(Holes):
             lines.append(f"const float slope = exp2f(-(h < {n} ? {low} : {high}));")
             terms.append("slope * (float)(c - r - j)")
         if terms:
-            count = "min_of(ROWS, queries(p) - r)"
+            count = "min_of(TASK_ROWS, queries(p) - r)"
             text = f"scores[j] += ({' + '.join(terms)}) * {_LOG2_E};"
             lines += [f"for (int64_t j = 0, n = {count}; j < n; ++j)", f"  {text}"]
         parameters = [*PLACE, "int64_t r", "int64_t c", "float *restrict scores"]

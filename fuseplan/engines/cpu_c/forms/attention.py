@@ -11,6 +11,7 @@ from fuseplan.engines.cpu_c.attention import (
     AttentionHoles,
     AttentionSchedule,
     match_attention,
+    packed_heads,
     padded,
     visible_flops,
 )
@@ -29,7 +30,8 @@ class AttentionForm:
         found = match_attention(region, "sdpa")
         if isinstance(found, Support):
             return found
-        tasks = found.batch * found.heads * -(-found.rows // ROWS)
+        pack = packed_heads(found)
+        tasks = found.batch * found.heads // pack * -(-found.rows * pack // ROWS)
         flops = visible_flops(found) * (found.dim("q")[3] + found.dim("v")[3])
         return AttentionSchedule.of(found, device, tasks, flops)
 

@@ -13,6 +13,7 @@
  *   read_q, read_k, read_v(p, b, h, first, count, buffer, step)
  *                                               rows from `first` on for query head h as floats, a step apart: in the
  *                                               buffer, or where they are; those of v in whole vectors
+ *   IS_NARROW                                   whether there are few queries: blocks of one panel
  *   HAS_BIAS, add_bias(p, b, h, r, c, scores)   adds to the scores of key c with a block of queries, in base 2
  *   HAS_SINK, sink_of(p, h)                     score of one more key that has no value
  *   store_o(p, b, h, r, row), store_rows(p, b, h, r, max, sum)
@@ -35,6 +36,9 @@
 #endif
 #define DEPTH_V DEPTH
 #define HAS_BIAS 0
+#ifndef IS_NARROW
+#define IS_NARROW 0
+#endif
 #define HAS_SINK 0
 
 struct args {
@@ -82,6 +86,8 @@ INLINE void store_rows(const struct args *p, int64_t b, int64_t h, int64_t r, fl
   p->y1[h * p->rows + r] = max + logf(sum);
 }
 #endif /* alone */
+
+#define ROWS (IS_NARROW ? PANEL : TASK_ROWS) /* queries of a block */
 
 #define OUT_DEPTH PADDED(DEPTH_V)
 
@@ -138,7 +144,7 @@ INLINE void attend(const struct args *p, int64_t b, int64_t h, int64_t r0, int64
                    int64_t num_keys, const struct memory *m) {
   int64_t step;
   const float *q = read_q(p, b, h, r0, num_rows, m->rows, &step);
-  pack_queries(q, step, num_rows, DEPTH, scale_of(p) * 1.44269504f, m->panels);
+  pack_queries(q, step, num_rows, ROWS, DEPTH, scale_of(p) * 1.44269504f, m->panels);
   const float first_max = HAS_SINK ? sink_of(p, h) * 1.44269504f : -INFINITY;
   for (int64_t j = 0; j < ROWS; ++j) m->max[j] = first_max, m->sum[j] = HAS_SINK ? first_max != -INFINITY : 0;
   memset(m->out, 0, sizeof(float) * ROWS * OUT_DEPTH);
@@ -148,10 +154,10 @@ INLINE void attend(const struct args *p, int64_t b, int64_t h, int64_t r0, int64
     count = min_of(COLUMNS, past - c0);
     const int64_t first = c0 - reach - r0, beyond = c0 + back - r0; /* queries that see key c0 */
     const float *k = read_k(p, b, h, c0, count, m->rows, &step);
-    multiply_keys(count, DEPTH, k, step, m->panels, first, m->scores);
+    multiply_keys(count, DEPTH, k, step, m->panels, first, ROWS, m->scores);
     if (HAS_BIAS) for (int64_t i = 0; i < count; ++i) add_bias(p, b, h, r0, c0 + i, m->scores + i * ROWS);
     if (first + count > 1 || beyond < ROWS)
-      for (int64_t i = 0; i < count; ++i) hide(m->scores + i * ROWS, first + i, beyond + i);
+      for (int64_t i = 0; i < count; ++i) hide(m->scores + i * ROWS, first + i, beyond + i, ROWS);
     if (soften(count, m))
       for (int64_t j = 0; j < ROWS; ++j)
         for (int64_t d = 0; d < OUT_DEPTH; d += LANES) {
@@ -159,30 +165,34 @@ INLINE void attend(const struct args *p, int64_t b, int64_t h, int64_t r0, int64
           store(at, load(at) * m->scale[j]);
         }
     const float *v = read_v(p, b, h, c0, count, m->values, &step);
-    add_to_queries(num_rows, count, OUT_DEPTH, m->scores, v, step, first, m->out);
+    add_to_queries(num_rows, count, OUT_DEPTH, m->scores, ROWS, v, step, first, m->out);
+  }
+}
+
+INLINE void run_block(const struct args *p, int64_t b, int64_t h, int64_t r0, const struct memory *m) {
+  const int64_t past = min_of(queries(p), r0 + ROWS);
+  int64_t num_queries, num_keys;
+  lengths_of(p, b, &num_queries, &num_keys);
+  const int64_t num_rows = max_of(0, min_of(past, num_queries) - r0);
+  if (num_rows) attend(p, b, h, r0, num_rows, num_queries, num_keys, m);
+  for (int64_t r = r0; r < past; ++r) {
+    const int64_t j = r - r0, is_empty = j >= num_rows || m->sum[j] == 0;
+    float *row = m->out + j * OUT_DEPTH;
+    const float factor = is_empty ? 0 : 1.0f / m->sum[j];
+    if (is_empty) memset(row, 0, sizeof(float) * OUT_DEPTH);
+    for (int64_t d = 0; d < OUT_DEPTH; ++d) row[d] *= factor;
+    store_o(p, b, h, r, row);
+    const float max = m->sum[j] != m->sum[j] ? m->sum[j] : m->max[j] * 0.693147181f;
+    store_rows(p, b, h, r, is_empty ? -INFINITY : max, is_empty ? 0 : m->sum[j]);
   }
 }
 
 static NOINLINE void run_task(const struct args *block, int64_t t, float *scratch) {
   const struct args p = *block;
   const struct memory m = memory_of(scratch);
-  const int64_t apart = batches(&p) * heads(&p), blocks = (queries(&p) + ROWS - 1) / ROWS;
-  const int64_t b = t % apart / heads(&p), h = t % heads(&p), r0 = (blocks - 1 - t / apart) * ROWS; /* longest first */
-  const int64_t past = min_of(queries(&p), r0 + ROWS);
-  int64_t num_queries, num_keys;
-  lengths_of(&p, b, &num_queries, &num_keys);
-  const int64_t num_rows = max_of(0, min_of(past, num_queries) - r0);
-  if (num_rows) attend(&p, b, h, r0, num_rows, num_queries, num_keys, &m);
-  for (int64_t r = r0; r < past; ++r) {
-    const int64_t j = r - r0, is_empty = j >= num_rows || m.sum[j] == 0;
-    float *row = m.out + j * OUT_DEPTH;
-    const float factor = is_empty ? 0 : 1.0f / m.sum[j];
-    if (is_empty) memset(row, 0, sizeof(float) * OUT_DEPTH);
-    for (int64_t d = 0; d < OUT_DEPTH; ++d) row[d] *= factor;
-    store_o(&p, b, h, r, row);
-    const float max = m.sum[j] != m.sum[j] ? m.sum[j] : m.max[j] * 0.693147181f;
-    store_rows(&p, b, h, r, is_empty ? -INFINITY : max, is_empty ? 0 : m.sum[j]);
-  }
+  const int64_t apart = batches(&p) * heads(&p), tasks = (queries(&p) + TASK_ROWS - 1) / TASK_ROWS;
+  const int64_t r = (tasks - 1 - t / apart) * TASK_ROWS, past = min_of(queries(&p), r + TASK_ROWS); /* longest first */
+  for (int64_t r0 = r; r0 < past; r0 += ROWS) run_block(&p, t % apart / heads(&p), t % heads(&p), r0, &m);
 }
 
 int KERNEL(const void *block, const struct fp_task *task);

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #define ACC float
-#define ROWS 64    /* queries of a block */
-#define COLUMNS 64 /* keys of a block */
+#define TASK_ROWS 64 /* queries of a task */
+#define COLUMNS 64   /* keys of a block */
 #define TILE_ROWS 6
 #define FAR (INT64_C(1) << 40)
 #define PADDED(depth) (((depth) + LANES - 1) / LANES * LANES)
@@ -83,20 +83,20 @@ INLINE void multiply(const int num_rows, const int num_vectors, int64_t terms, c
 
 /* For each key of a block a row of products with all queries; queries in front of `first` + key are left out. */
 static NOINLINE void multiply_keys(int64_t num_keys, int64_t depth, const float *keys, int64_t step,
-                                   const float *panels, int64_t first, float *out) {
+                                   const float *panels, int64_t first, int64_t rows, float *out) {
 #define KEY_TILE(i, R) \
-  multiply(R, PANEL_VECTORS, depth, keys + i * step, step, 1, panels + c * depth, PANEL, out + i * ROWS + c, ROWS, 0)
-  for (int64_t c = 0; c < ROWS; c += PANEL) {
+  multiply(R, PANEL_VECTORS, depth, keys + i * step, step, 1, panels + c * depth, PANEL, out + i * rows + c, rows, 0)
+  for (int64_t c = 0; c < rows; c += PANEL) {
     const int64_t seen = min_of(num_keys, c + PANEL - first); /* by a query of this panel */
     EACH_TILE(seen, KEY_TILE);
   }
 }
 
 /* For each query of a block, sums over the keys that it sees: key `first` + query is the first that it does not. */
-static NOINLINE void add_to_queries(int64_t num_rows, int64_t num_keys, int64_t width, const float *factors,
+static NOINLINE void add_to_queries(int64_t num_rows, int64_t num_keys, int64_t width, const float *factors, int64_t rows,
                                     const float *b, int64_t b_step, int64_t first, float *out) {
 #define QUERY_TILE(i, R)                                                                                      \
-  multiply(R, vectors, max_of(0, min_of(num_keys, i + R - first)), factors + i, 1, ROWS, b + d, b_step,       \
+  multiply(R, vectors, max_of(0, min_of(num_keys, i + R - first)), factors + i, 1, rows, b + d, b_step,       \
            out + i * width + d, width, 1)
   int64_t d = 0;
   for (; d + PANEL <= width; d += PANEL) {
@@ -119,9 +119,10 @@ INLINE const float *copy_rows(const float *from, int64_t count, int64_t depth, f
   return to - count * STEP(depth);
 }
 
-/* `num_rows` rows times a number as panels [depth][PANEL] of queries; queries behind them are 0. */
-INLINE void pack_queries(const float *rows, int64_t step, int64_t num_rows, int64_t depth, float factor, float *panels) {
-  for (int64_t r = 0; r < ROWS; r += LANES) {
+/* `num_rows` rows times a number as panels [depth][PANEL] of queries up to `past`; those behind the rows are 0. */
+INLINE void pack_queries(const float *rows, int64_t step, int64_t num_rows, int64_t past, int64_t depth, float factor,
+                         float *panels) {
+  for (int64_t r = 0; r < past; r += LANES) {
     float *out = panels + r / PANEL * PANEL * depth + r % PANEL;
     int64_t d = 0;
     if (r + LANES <= num_rows)
@@ -137,8 +138,8 @@ INLINE void pack_queries(const float *rows, int64_t step, int64_t num_rows, int6
 }
 
 /* What the scores of a key with the block's queries are that do not see it: those in front of one and from another on. */
-INLINE void hide(float *scores, int64_t first, int64_t past) {
-  for (int64_t j = 0; j < min_of(first, ROWS); ++j) scores[j] = -INFINITY;
-  for (int64_t j = max_of(0, past); j < ROWS; ++j) scores[j] = -INFINITY;
+INLINE void hide(float *scores, int64_t first, int64_t past, int64_t rows) {
+  for (int64_t j = 0; j < min_of(first, rows); ++j) scores[j] = -INFINITY;
+  for (int64_t j = max_of(0, past); j < rows; ++j) scores[j] = -INFINITY;
 }
 #endif

@@ -77,6 +77,8 @@ STORE(store_dk, y1)
 STORE(store_dv, y2)
 #endif /* alone */
 
+#define ROWS TASK_ROWS /* queries of a block */
+
 #define WIDTH PADDED(DEPTH)
 #define WIDTH_V PADDED(DEPTH_V)
 
@@ -136,8 +138,8 @@ INLINE void differentiate_block(const struct args *p, int64_t b, int64_t h, int6
   const float *q = read_q(p, b, h, r0, num_rows, m->q, &q_step);
   const float *grad = read_do(p, b, h, r0, num_rows, m->grad, &do_step);
   const float *o = read_o(p, b, h, r0, num_rows, m->rows_v, &step);
-  pack_queries(q, q_step, num_rows, DEPTH, scale_of(p) * 1.44269504f, m->q_panels);
-  pack_queries(grad, do_step, num_rows, DEPTH_V, 1, m->do_panels);
+  pack_queries(q, q_step, num_rows, ROWS, DEPTH, scale_of(p) * 1.44269504f, m->q_panels);
+  pack_queries(grad, do_step, num_rows, ROWS, DEPTH_V, 1, m->do_panels);
   for (int64_t j = 0; j < ROWS; ++j) {
     vec sum = {0};
     for (int64_t d = 0; j < num_rows && d < WIDTH_V; d += LANES)
@@ -156,20 +158,20 @@ INLINE void differentiate_block(const struct args *p, int64_t b, int64_t h, int6
     const int64_t first = c0 - reach - r0, beyond = c0 + back - r0;
     const float *k = read_k(p, b, h, c0, count, m->rows, &step);
     const float *v = read_v(p, b, h, c0, count, m->rows_v, &step_v);
-    multiply_keys(count, DEPTH, k, step, m->q_panels, first, m->p);
-    multiply_keys(count, DEPTH_V, v, step_v, m->do_panels, first, m->ds);
+    multiply_keys(count, DEPTH, k, step, m->q_panels, first, ROWS, m->p);
+    multiply_keys(count, DEPTH_V, v, step_v, m->do_panels, first, ROWS, m->ds);
     for (int64_t i = 0; i < count; ++i) {
       float *scores = m->p + i * ROWS;
       if (HAS_BIAS) add_bias(p, b, h, r0, c0 + i, scores);
       if (first + i > 0 || beyond + i < ROWS) {
-        hide(scores, first + i, beyond + i);
+        hide(scores, first + i, beyond + i, ROWS);
         for (int64_t j = 0; j < min_of(ROWS, first + i); ++j) m->ds[i * ROWS + j] = 0; /* may not be computed */
       }
       differentiate(scores, m->ds + i * ROWS, m);
     }
     add_to_keys(count, num_rows, WIDTH_V, m->p, grad, do_step, first, m->dv + c0 * WIDTH_V);
     add_to_keys(count, num_rows, WIDTH, m->ds, q, q_step, first, m->dk + c0 * WIDTH);
-    add_to_queries(num_rows, count, WIDTH, m->ds, k, step, first, m->dq);
+    add_to_queries(num_rows, count, WIDTH, m->ds, ROWS, k, step, first, m->dq);
   }
 }
 
