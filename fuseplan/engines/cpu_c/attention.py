@@ -8,6 +8,7 @@ from math import gcd, log2
 from fuseplan.codegen import c_expr
 from fuseplan.dtypes import BFLOAT16, FLOAT, HALF
 from fuseplan.engines.base import YES, Support, no
+from fuseplan.engines.cpu_c.estimate import work_us
 from fuseplan.engines.cpu_c.source import Holes
 from fuseplan.engines.forms import NOT_THIS
 from fuseplan.ir.attention import Attention, attention_of
@@ -90,6 +91,7 @@ class AttentionSchedule:
 
     attention: Attention
     num_tasks: int
+    work_us: float
     expected_us: float
 
     @staticmethod
@@ -101,7 +103,7 @@ class AttentionSchedule:
         peak = cores * _SHARE * device.peak_gflops / max(1, device.sm_count)
         moved = a.region.cost.read_bytes + a.region.cost.write_bytes
         us = 2.0 + flops / (1e3 * peak) + moved / (1e3 * device.memory_gbps)
-        return AttentionSchedule(a, num_tasks, us)
+        return AttentionSchedule(a, num_tasks, work_us(a.region), us)
 
 
 def match_attention(region: Region, op: str) -> Attention | Support:
@@ -172,29 +174,25 @@ class AttentionHoles(Holes):
         heads = self.region.operands[operand].dim[-3]
         if self.packed > 1 and heads == self.a.heads:
             pack = self.args.number("packed", self.packed)
-            parts = (
-                f"b * {self.step(operand, 0)}",
-                f"(h * {pack} + {row}) * {self.step(operand, 1)}",
-            )
-            return " + ".join([self.pointer(operand), *parts])
+            return self._at(operand, "b", f"(h * {pack} + {row})")
         group = self.a.heads // self.packed // heads
         shared = f"h / {self.args.number(f'{self.names[operand]}_group', group)}"
         head = "h" if group == 1 else shared
-        steps = [self.step(operand, axis) for axis in range(3)]
-        index = zip(("b", head, row), steps, strict=True)
-        return " + ".join(
-            [self.pointer(operand), *(f"{i} * {s}" for i, s in index if s != "0")]
-        )
+        return self._at(operand, "b", head, row)
+
+    def _at(self, operand: int, *index: str) -> str:
+        """The address of a position along the first axes of an operand."""
+        steps = [(i, self.step(operand, axis)) for axis, i in enumerate(index)]
+        moved = [f"{i} * {step}" for i, step in steps if step != "0"]
+        return " + ".join([self.pointer(operand), *moved])
 
     def read(self, name: str, port: str, is_copied: bool = False) -> None:
         """The hole that gives rows of an argument as floats; copied ones are whole vectors, and lie well in a cache."""
         k = self.a.operand(port)
         o, depth = self.region.operands[k], self.region.operands[k].dim[-1]
         is_packed = self.packed > 1 and o.dim[-3] == self.a.heads
-        step, along = (
-            self.step(k, 1 if is_packed else 2),
-            self.step(k, 3) if depth > 1 else "1",
-        )
+        step, along = self.step(k, 1 if is_packed else 2), "1"
+        along = self.step(k, 3) if depth > 1 else along
         ctype = c_expr.STORAGE[o.dtype.name]
         start = f"const {ctype} *from = {self.place(k, 'first')};"
         if o.dtype is FLOAT and along == "1" and not is_copied:
@@ -274,7 +272,7 @@ class AttentionHoles(Holes):
         if "bias" in self.a.arguments:
             k = self.a.operand("bias")
             ctype = c_expr.STORAGE[self.region.operands[k].dtype.name]
-            lines.append(f"const {ctype} *from = {self.place_of_bias(k)};")
+            lines.append(f"const {ctype} *from = {self._at(k, 'b', 'h', 'r', 'c')};")
             row = f"from[j * {self.step(k, 2)}]"
             terms.append(c_expr.load(row, self.region.operands[k].dtype))
         if self.a.option("use_alibi_mask"):
@@ -291,10 +289,3 @@ class AttentionHoles(Holes):
             lines += [f"for (int64_t j = 0, n = {count}; j < n; ++j)", f"  {text}"]
         parameters = [*PLACE, "int64_t r", "int64_t c", "float *restrict scores"]
         self.function("void", "add_bias", parameters, "\n".join(lines))
-
-    def place_of_bias(self, operand: int) -> str:
-        steps = [self.step(operand, axis) for axis in range(4)]
-        index = zip(("b", "h", "r", "c"), steps, strict=True)
-        return " + ".join(
-            [self.pointer(operand), *(f"{i} * {s}" for i, s in index if s != "0")]
-        )

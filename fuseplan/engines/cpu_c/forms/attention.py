@@ -15,7 +15,6 @@ from fuseplan.engines.cpu_c.attention import (
     padded,
     visible_flops,
 )
-from fuseplan.engines.cpu_c.estimate import work_us
 from fuseplan.engines.cpu_c.source import Source, assemble
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
@@ -59,8 +58,9 @@ class AttentionForm:
         depth, depth_v = padded(a.dim("q")[3]), padded(a.dim("v")[3])
         floats = ROWS * (2 * depth + 2 * depth_v + ROWS + 3 + 2 * 16)
         holes.args.of_thread("work", "float", floats)
-        work = work_us(a.region)
-        return assemble(self.name, self.name, holes, schedule.num_tasks, work)
+        return assemble(
+            self.name, self.name, holes, schedule.num_tasks, schedule.work_us
+        )
 
 
 def _rows(holes: AttentionHoles) -> str:

@@ -12,7 +12,6 @@ from fuseplan.engines.cpu_c.attention import (
     padded,
     visible_flops,
 )
-from fuseplan.engines.cpu_c.estimate import work_us
 from fuseplan.engines.cpu_c.source import Source, assemble
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
@@ -57,5 +56,6 @@ class AttentionBackwardForm:
         depth, depth_v = padded(a.dim("q")[3]), padded(a.dim("v")[3])
         floats = ROWS * (5 * depth + 4 * depth_v + 4 * 16 + 2 * ROWS + 2)
         holes.args.of_thread("work", "float", floats + a.columns * (depth + depth_v))
-        work = work_us(a.region)
-        return assemble(self.name, self.name, holes, schedule.num_tasks, work)
+        return assemble(
+            self.name, self.name, holes, schedule.num_tasks, schedule.work_us
+        )
