@@ -21,6 +21,7 @@ BEGIN, END = "<!-- made by python -m benchmarks.table -->", "<!-- end of table -
 # table: results that README shows -> ratios, by default and by tuned plan
 SHOWN = {
     "cpu-2-cores/avx2.json": ("eager", "compile", "of limit, "),
+    "cpu-2-cores/attention-avx2.json": ("eager", "compile", "of limit, "),
     "h200-cpu/avx512.json": ("eager", "of limit, "),
     "h200/attention.json": ("eager", "frontend tuned", "eager/default cool", "frontend tuned/default cool"),
     "h200/gpu.json": ("eager", "torch.compile", "frontend tuned", "of limit, "),
