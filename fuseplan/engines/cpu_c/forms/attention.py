@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuseplan.codegen import c_expr
 from fuseplan.dtypes import FLOAT
-from fuseplan.engines.base import Config, KnobSpace, Support
+from fuseplan.engines.base import Config, Support
 from fuseplan.engines.cpu_c.attention import (
     PLACE,
     ROWS,
@@ -15,12 +15,13 @@ from fuseplan.engines.cpu_c.attention import (
     padded,
     visible_flops,
 )
+from fuseplan.engines.cpu_c.form import OneWayForm
 from fuseplan.engines.cpu_c.source import Source, assemble
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 
 
-class AttentionForm:
+class AttentionForm(OneWayForm):
     """Blocks of queries; scores live in a tile."""
 
     name = "attention"
@@ -33,15 +34,6 @@ class AttentionForm:
         tasks = found.batch * found.heads // pack * -(-found.rows * pack // ROWS)
         flops = visible_flops(found) * (found.dim("q")[3] + found.dim("v")[3])
         return AttentionSchedule.of(found, device, tasks, flops)
-
-    def configs(self, schedule: AttentionSchedule) -> KnobSpace:
-        return KnobSpace()
-
-    def estimate_us(self, schedule: AttentionSchedule, config: Config) -> float:
-        return schedule.expected_us
-
-    def notes(self, schedule: AttentionSchedule, config: Config) -> frozenset[str]:
-        return frozenset()
 
     def emit(self, schedule: AttentionSchedule, config: Config) -> Source:
         a = schedule.attention

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuseplan.engines.base import Config, KnobSpace, Support, no
+from fuseplan.engines.base import Config, Support, no
 from fuseplan.engines.cpu_c.attention import (
     PLACE,
     ROWS,
@@ -12,12 +12,13 @@ from fuseplan.engines.cpu_c.attention import (
     padded,
     visible_flops,
 )
+from fuseplan.engines.cpu_c.form import OneWayForm
 from fuseplan.engines.cpu_c.source import Source, assemble
 from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 
 
-class AttentionBackwardForm:
+class AttentionBackwardForm(OneWayForm):
     """Blocks of queries walk over keys; sums for all keys of a head are kept in the thread's memory."""
 
     name = "attention_backward"
@@ -32,15 +33,6 @@ class AttentionBackwardForm:
         tasks = found.batch * min(found.dim("k")[1], found.dim("v")[1])
         flops = visible_flops(found) * (3 * found.dim("q")[3] + 2 * found.dim("v")[3])
         return AttentionSchedule.of(found, device, tasks, flops)
-
-    def configs(self, schedule: AttentionSchedule) -> KnobSpace:
-        return KnobSpace()
-
-    def estimate_us(self, schedule: AttentionSchedule, config: Config) -> float:
-        return schedule.expected_us
-
-    def notes(self, schedule: AttentionSchedule, config: Config) -> frozenset[str]:
-        return frozenset()
 
     def emit(self, schedule: AttentionSchedule, config: Config) -> Source:
         a = schedule.attention

@@ -11,7 +11,7 @@ from math import prod
 
 from fuseplan.codegen import c_expr
 from fuseplan.codegen.axes import MergedAxis, merge_in_memory_order, reduced_axes
-from fuseplan.engines.base import Config, KnobSpace, Support
+from fuseplan.engines.base import Config, Support
 from fuseplan.engines.cpu_c.dataflow import needed_for
 from fuseplan.engines.cpu_c.elements import (
     element_stores,
@@ -20,6 +20,7 @@ from fuseplan.engines.cpu_c.elements import (
     reductions_refusal,
 )
 from fuseplan.engines.cpu_c.estimate import expected_us, work_us
+from fuseplan.engines.cpu_c.form import OneWayForm
 from fuseplan.engines.cpu_c.frame import Frame
 from fuseplan.engines.cpu_c.source import Holes, Source, assemble
 from fuseplan.engines.cpu_c.sums import Block, RowSums, beside_of
@@ -58,7 +59,7 @@ class ColumnSchedule:
     expected_us: float
 
 
-class ColumnsForm:
+class ColumnsForm(OneWayForm):
     """Loops over all axes; each element is added into its result in private memory."""
 
     name = "columns"
@@ -92,15 +93,6 @@ class ColumnsForm:
             work,
             expected_us(region, device, tiling.num_tasks),
         )
-
-    def configs(self, schedule: ColumnSchedule) -> KnobSpace:
-        return KnobSpace()
-
-    def estimate_us(self, schedule: ColumnSchedule, config: Config) -> float:
-        return schedule.expected_us
-
-    def notes(self, schedule: ColumnSchedule, config: Config) -> frozenset[str]:
-        return frozenset()
 
     def emit(self, schedule: ColumnSchedule, config: Config) -> Source:
         holes, axes = Holes(schedule.region), schedule.axes

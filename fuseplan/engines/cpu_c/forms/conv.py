@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from fuseplan.codegen import c_expr
-from fuseplan.engines.base import YES, Config, KnobSpace, Support, no
+from fuseplan.engines.base import YES, Config, Support, no
 from fuseplan.engines.cpu_c.blocks import (
     AT,
     BlockSchedule,
@@ -23,6 +23,7 @@ from fuseplan.engines.cpu_c.blocks import (
     schedule_blocks,
     write_load,
 )
+from fuseplan.engines.cpu_c.form import OneWayForm
 from fuseplan.engines.cpu_c.source import Holes, Source, assemble
 from fuseplan.engines.forms import NOT_THIS
 from fuseplan.ir.region import Region
@@ -39,8 +40,12 @@ class ConvSchedule:
     blocks: BlockSchedule
     block_is_channels: bool
 
+    @property
+    def expected_us(self) -> float:
+        return self.blocks.expected_us
 
-class ConvForm:
+
+class ConvForm(OneWayForm):
     """Blocks of sums along channels or along a row, filled with one convolution after the other; then the epilogue."""
 
     name = "conv"
@@ -56,15 +61,6 @@ class ConvForm:
         return ConvSchedule(
             schedule_blocks(region, device, last if is_row else 1), not is_row
         )
-
-    def configs(self, schedule: ConvSchedule) -> KnobSpace:
-        return KnobSpace()
-
-    def estimate_us(self, schedule: ConvSchedule, config: Config) -> float:
-        return schedule.blocks.expected_us
-
-    def notes(self, schedule: ConvSchedule, config: Config) -> frozenset[str]:
-        return frozenset()
 
     def emit(self, schedule: ConvSchedule, config: Config) -> Source:
         blocks = schedule.blocks

@@ -7,7 +7,7 @@ from math import prod
 
 from fuseplan.codegen import c_expr
 from fuseplan.dtypes import DType
-from fuseplan.engines.base import Config, KnobSpace, Support
+from fuseplan.engines.base import Config, Support
 from fuseplan.engines.cpu_c import tiling
 from fuseplan.engines.cpu_c.blocks import (
     AT,
@@ -19,6 +19,7 @@ from fuseplan.engines.cpu_c.blocks import (
 )
 from fuseplan.engines.cpu_c.elements import most_tasks
 from fuseplan.engines.cpu_c.factors import Factors, Q, factors_of, write_factors
+from fuseplan.engines.cpu_c.form import OneWayForm
 from fuseplan.engines.cpu_c.source import Holes, Source, assemble
 from fuseplan.engines.cpu_c.tiling import Tiling
 from fuseplan.engines.forms import NOT_THIS
@@ -71,6 +72,10 @@ class MatmulSchedule:
     split_terms: int = field(default=0, kw_only=True)
 
     @property
+    def expected_us(self) -> float:
+        return self.blocks.expected_us
+
+    @property
     def num_tasks(self) -> int:
         splits = (
             -(-deepest(self.blocks.region) // self.split_terms)
@@ -80,7 +85,7 @@ class MatmulSchedule:
         return splits * self.blocks.tiling.num_tasks
 
 
-class MatmulForm:
+class MatmulForm(OneWayForm):
     """Panels of B, tiles of sums in registers, and the epilogue on each finished tile."""
 
     name = "matmul"
@@ -97,15 +102,6 @@ class MatmulForm:
         a = tuple([factors_of(region, i, 0, dtype) for i in blocks.anchors])
         b = tuple([factors_of(region, i, 1, dtype) for i in blocks.anchors])
         return _schedule(blocks, device, a, b)
-
-    def configs(self, schedule: MatmulSchedule) -> KnobSpace:
-        return KnobSpace()
-
-    def estimate_us(self, schedule: MatmulSchedule, config: Config) -> float:
-        return schedule.blocks.expected_us
-
-    def notes(self, schedule: MatmulSchedule, config: Config) -> frozenset[str]:
-        return frozenset()
 
     def emit(self, schedule: MatmulSchedule, config: Config) -> Source:
         blocks = schedule.blocks

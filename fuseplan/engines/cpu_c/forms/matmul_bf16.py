@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fuseplan.dtypes import BFLOAT16, FLOAT
-from fuseplan.engines.base import Config, KnobSpace, Support
+from fuseplan.engines.base import Config, Support
 from fuseplan.engines.cpu_c.blocks import (
     begin_blocks,
     blocks_refusal,
@@ -13,6 +13,7 @@ from fuseplan.engines.cpu_c.blocks import (
     schedule_blocks,
 )
 from fuseplan.engines.cpu_c.factors import factors_of, write_factors
+from fuseplan.engines.cpu_c.form import OneWayForm
 from fuseplan.engines.cpu_c.forms.matmul import (
     COLUMNS,
     NARROW_ROWS,
@@ -50,7 +51,7 @@ class Bf16Schedule(MatmulSchedule):
     chunk_rows: int
 
 
-class MatmulBf16Form:
+class MatmulBf16Form(OneWayForm):
     """Pairs of terms in panels of B, tiles of sums, and the epilogue on each finished tile."""
 
     name = "matmul_bf16"
@@ -65,15 +66,6 @@ class MatmulBf16Form:
         if not blocks_refusal(region, "matmul").is_supported:
             return NOT_THIS
         return _schedule(region, device)
-
-    def configs(self, schedule: Bf16Schedule) -> KnobSpace:
-        return KnobSpace()
-
-    def estimate_us(self, schedule: Bf16Schedule, config: Config) -> float:
-        return schedule.blocks.expected_us
-
-    def notes(self, schedule: Bf16Schedule, config: Config) -> frozenset[str]:
-        return frozenset()
 
     def emit(self, schedule: Bf16Schedule, config: Config) -> Source:
         blocks = schedule.blocks

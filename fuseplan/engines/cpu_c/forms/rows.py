@@ -16,10 +16,11 @@ from math import prod
 from fuseplan.codegen import c_expr
 from fuseplan.codegen.axes import MergedAxis, merge_in_memory_order, reduced_axes
 from fuseplan.dtypes import FLOAT
-from fuseplan.engines.base import Config, KnobSpace, Support
+from fuseplan.engines.base import Config, Support
 from fuseplan.engines.cpu_c.dataflow import depends_on, needed_for, reads
 from fuseplan.engines.cpu_c.elements import most_tasks
 from fuseplan.engines.cpu_c.estimate import expected_us, work_us
+from fuseplan.engines.cpu_c.form import OneWayForm
 from fuseplan.engines.cpu_c.frame import Frame, Strides
 from fuseplan.engines.cpu_c.passes import (
     Pass,
@@ -127,7 +128,7 @@ class RowSchedule:
         return [not any(axis.varies(dim) for axis in inner) for dim in dims]
 
 
-class RowsForm:
+class RowsForm(OneWayForm):
     """Loops over the kept axes around passes over the reduced ones."""
 
     name = "rows"
@@ -172,15 +173,6 @@ class RowsForm:
             is_paired=schedule.is_paired,
         )
         return replace(schedule, passes=kept)
-
-    def configs(self, schedule: RowSchedule) -> KnobSpace:
-        return KnobSpace()
-
-    def estimate_us(self, schedule: RowSchedule, config: Config) -> float:
-        return schedule.expected_us
-
-    def notes(self, schedule: RowSchedule, config: Config) -> frozenset[str]:
-        return frozenset()
 
     def emit(self, schedule: RowSchedule, config: Config) -> Source:
         holes = Holes(schedule.region)
