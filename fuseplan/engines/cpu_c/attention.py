@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd, log2
+from math import gcd
 
 from fuseplan.codegen import c_expr
 from fuseplan.dtypes import BFLOAT16, FLOAT, HALF
@@ -15,7 +15,7 @@ from fuseplan.ir.attention import Attention, attention_of
 from fuseplan.ir.region import Region, Role
 from fuseplan.runtime.device import Device
 
-ROWS = 64  # of `kernels/attention.h`: queries of a block, and keys
+ROWS = 64  # of `kernels/attention.h`: queries of a task, and keys of a block
 _MOST_DEPTH = 256
 _LOG2_E = "1.44269504f"
 _WIDEST = 16  # floats of the longest vectors
@@ -154,13 +154,6 @@ class AttentionHoles(Holes):
             value = self.args.number(f"n_{name}", value)
         self.function(ctype, name, PLACE[:1], f"return {value};")
 
-    def pointer(self, operand: int) -> str:
-        o = self.region.operands[operand]
-        const = "const " if o.role is Role.IN else ""
-        ctype = const + c_expr.STORAGE[o.dtype.name]
-        name, start = self.names[operand], o.offset * o.dtype.itemsize
-        return self.args.pointer(name, ctype, operand, start)
-
     def step(self, operand: int, axis: int) -> str:
         """The stride along one of the last four axes; 0 and 1 are baked in."""
         o = self.region.operands[operand]
@@ -191,8 +184,8 @@ class AttentionHoles(Holes):
         k = self.a.operand(port)
         o, depth = self.region.operands[k], self.region.operands[k].dim[-1]
         is_packed = self.packed > 1 and o.dim[-3] == self.a.heads
-        step, along = self.step(k, 1 if is_packed else 2), "1"
-        along = self.step(k, 3) if depth > 1 else along
+        step = self.step(k, 1 if is_packed else 2)
+        along = self.step(k, 3) if depth > 1 else "1"
         ctype = c_expr.STORAGE[o.dtype.name]
         start = f"const {ctype} *from = {self.place(k, 'first')};"
         if o.dtype is FLOAT and along == "1" and not is_copied:
@@ -215,21 +208,20 @@ class AttentionHoles(Holes):
         k = self.a.operand(port)
         o = self.region.operands[k]
         if o.role is Role.SCALAR:
-            ctype = c_expr.STORAGE[o.dtype.name]
-            text = self.args.scalar(self.names[k], ctype, k, o.dtype.itemsize)
+            text = self.host_scalar(k)
         elif o.dim[-3] == 1:
             text = f"*{self.pointer(k)}"
         else:
             text = f"*({self.place(k, row)})"
         return c_expr.load(text, o.dtype)
 
-    def write(self, name: str, result: str, depth: int, factor: str = "") -> None:
+    def write(self, name: str, result: str, depth: int) -> None:
         """The hole that stores a row of a result."""
         lines = []
         for k in self.region.outputs_of.get(self.a.results.get(result, -1), ()):
             along = self.step(k, 3)
             at = f"({self.place(k, 'r')})[d{'' if along == '1' else f' * {along}'}]"
-            text = c_expr.store(f"row[d]{factor}", FLOAT, self.region.operands[k].dtype)
+            text = c_expr.store("row[d]", FLOAT, self.region.operands[k].dtype)
             lines.append(f"for (int64_t d = 0; d < {depth}; ++d) {at} = {text};")
         parameters = [*PLACE, "int64_t r", "const float *restrict row"]
         self.function("void", name, parameters, "\n".join(lines))
@@ -276,7 +268,7 @@ class AttentionHoles(Holes):
             row = f"from[j * {self.step(k, 2)}]"
             terms.append(c_expr.load(row, self.region.operands[k].dtype))
         if self.a.option("use_alibi_mask"):
-            n = 1 << int(log2(self.a.heads))
+            n = 1 << (self.a.heads.bit_length() - 1)
             low, high = (
                 f"(float)(h + 1) * {8 / n!r}f",
                 f"(float)(2 * (h - {n}) + 1) * {4 / n!r}f",

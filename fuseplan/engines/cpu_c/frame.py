@@ -114,12 +114,7 @@ class Frame:
 
     def element(self, operand: int) -> str:
         """The memory element of an operand at the current position."""
-        o = self.region.operands[operand]
-        const = "const " if o.role is Role.IN else ""
-        ctype = const + c_expr.STORAGE[o.dtype.name]
-        pointer = self.holes.args.pointer(
-            self.holes.names[operand], ctype, operand, o.offset * o.dtype.itemsize
-        )
+        pointer = self.holes.pointer(operand)
         return f"{pointer}[{self.offset(self.strides(operand))}]"
 
     def define(self, value: int, text: str) -> None:
@@ -263,10 +258,7 @@ class Frame:
         operand = self.region.operand_of[value]
         o = self.region.operands[operand]
         if o.role is Role.SCALAR:
-            name, ctype = self.holes.names[operand], c_expr.STORAGE[o.dtype.name]
-            return c_expr.load(
-                self.holes.args.scalar(name, ctype, operand, o.dtype.itemsize), o.dtype
-            )
+            return c_expr.load(self.holes.host_scalar(operand), o.dtype)
         if self.is_paired(operand):
             return (
                 f"bfloat_of_pair(&{self.element(operand)} - {self.half}, {self.half})"

@@ -10,9 +10,10 @@ from functools import cache
 from hashlib import sha256
 from importlib import resources
 
+from fuseplan.codegen.c_expr import STORAGE
 from fuseplan.codegen.c_helpers import prelude
 from fuseplan.codegen.writer import LineWriter, node_numbers, operand_names
-from fuseplan.ir.region import Region
+from fuseplan.ir.region import Region, Role
 from fuseplan.runtime.launch import Patch, PatchKind
 
 _SCRATCH_ALIGN = 64
@@ -131,6 +132,19 @@ class Holes:
 
     def macro(self, name: str, text: str | int) -> None:
         self.texts.append(f"#define {name} {text}\n")
+
+    def pointer(self, operand: int) -> str:
+        """Address of an operand's first element."""
+        o = self.region.operands[operand]
+        const = "const " if o.role is Role.IN else ""
+        ctype, start = const + STORAGE[o.dtype.name], o.offset * o.dtype.itemsize
+        return self.args.pointer(self.names[operand], ctype, operand, start)
+
+    def host_scalar(self, operand: int) -> str:
+        """The value of an operand that is a host scalar."""
+        dtype = self.region.operands[operand].dtype
+        ctype = STORAGE[dtype.name]
+        return self.args.scalar(self.names[operand], ctype, operand, dtype.itemsize)
 
     def note(self, value: int) -> str:
         """The comment that names a value's node and op."""
