@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from fuseplan import dtypes
 from fuseplan.ir.graph import DraftNode, packed_stride
@@ -27,6 +26,7 @@ from fuseplan.ops.attention_pages import (
 )
 from fuseplan.ops.attention_samples import sdpa_samples
 from fuseplan.ops.attention_scores import (
+    anchor_with_picks,
     check_operands,
     check_options,
     grouped_matmul,
@@ -103,38 +103,18 @@ def _reference(
     return results
 
 
-_IR_NAMES = {
-    O: "o", STATS: "stats", MAX: "max", SUM: "sum", "paged_attention_k_table": "page_table_k",
+_RESULTS = {O: "o", STATS: "stats", MAX: "max", SUM: "sum"}
+_PORTS = {
+    "paged_attention_k_table": "page_table_k",
     "paged_attention_v_table": "page_table_v",
-}  # fmt: skip
+}
 
 
 def _decompose(
     b: FragmentBuilder, view: NodeView, args: dict[str, int]
 ) -> dict[str, int]:
-    """One anchor for all results, which are picked from it."""
-    attrs: dict[str, Any] = {
-        name: value for name, value in view.node.attrs if value is not None
-    }
-    made = {
-        port: out
-        for port in (O, *_ROW_RESULTS)
-        if (out := view.output(port)) is not None
-    }
-    ports = tuple(_IR_NAMES.get(port, port) for port in args)
-    results = tuple(_IR_NAMES[port] for port in made)
-    anchor = b.emit(
-        "sdpa",
-        *args.values(),
-        dim=b.ranked(view.made(O).dim),
-        **attrs,
-        ports=ports,
-        results=results,
-    )
-    return {
-        port: b.emit("pick", anchor, dim=b.ranked(t.dim), result=_IR_NAMES[port])
-        for port, t in made.items()
-    }
+    named = {_PORTS.get(port, port): value for port, value in args.items()}
+    return anchor_with_picks(b, view, named, _RESULTS)
 
 
 def _cost(view: NodeView) -> Cost:

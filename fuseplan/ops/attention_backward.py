@@ -14,6 +14,7 @@ from fuseplan.ir.region import Cost
 from fuseplan.ops.arrays import ArrayNamespace
 from fuseplan.ops.attention_call import SDPA_ATTRS, prepare_sdpa
 from fuseplan.ops.attention_scores import (
+    anchor_with_picks,
     check_operands,
     check_options,
     grouped_matmul,
@@ -125,21 +126,7 @@ def _reference(
 def _decompose(
     b: FragmentBuilder, view: NodeView, args: dict[str, int]
 ) -> dict[str, int]:
-    """One anchor for all results, which are picked from it."""
-    attrs: dict[str, Any] = {n: x for n, x in view.node.attrs if x is not None}
-    made = {port: out for port in _OF if (out := view.output(port)) is not None}
-    anchor = b.emit(
-        "sdpa_backward",
-        *args.values(),
-        dim=b.ranked(view.made("dq").dim),
-        **attrs,
-        ports=tuple(args),
-        results=tuple(made),
-    )
-    return {
-        port: b.emit("pick", anchor, dim=b.ranked(t.dim), result=port)
-        for port, t in made.items()
-    }
+    return anchor_with_picks(b, view, args, {port: port for port in _OF})
 
 
 def _cost(view: NodeView) -> Cost:

@@ -10,7 +10,7 @@ from fuseplan import dtypes
 from fuseplan.errors import cudnnGraphNotSupportedError
 from fuseplan.ir.graph import AttrValue, DraftNode, DraftTensor
 from fuseplan.ops.arrays import ArrayNamespace
-from fuseplan.ops.schema import Array, reject
+from fuseplan.ops.schema import Array, FragmentBuilder, NodeView, reject
 from fuseplan.ops.shapes import Dims, broadcasts_to, check_scalar
 
 _LENGTHS = ("seq_len_q", "seq_len_kv")
@@ -221,3 +221,28 @@ def scores_of(
         s = s + _slopes(xp, s, s.shape[1]) * (xp.positions(num_columns, s, s.dtype) - r)
     keep = _keep_mask(xp, s, lengths, attrs)
     return s if keep is None else xp.where(keep, s, xp.full_like(s, -math.inf))
+
+
+def anchor_with_picks(
+    b: FragmentBuilder, view: NodeView, args: Mapping[str, int], results: Mapping[str, str]
+) -> dict[str, int]:  # fmt: skip
+    """The node as one anchor of the op's name, from which the results that it makes are picked.
+
+    Args:
+        args: value of each port, by the anchor's names, in order
+        results: what the anchor calls each output; the first one is always made
+    """
+    attrs: dict[str, Any] = {n: x for n, x in view.node.attrs if x is not None}
+    made = {port: t for port in results if (t := view.output(port)) is not None}
+    anchor = b.emit(
+        view.node.op,
+        *args.values(),
+        dim=b.ranked(view.made(next(iter(results))).dim),
+        **attrs,
+        ports=tuple(args),
+        results=tuple(results[port] for port in made),
+    )
+    return {
+        port: b.emit("pick", anchor, dim=b.ranked(t.dim), result=results[port])
+        for port, t in made.items()
+    }
