@@ -326,12 +326,8 @@ class Holes:
                 )
             elif index not in stops:
                 body.define(index)
-        for (
-            index,
-            operand,
-        ) in (
-            region.stores
-        ):  # after all loads: an output may lie in the buffer of an input
+        # after all loads: an output may lie in the buffer of an input
+        for index, operand in region.stores:
             body.store(index, operand)
         return function
 

@@ -14,19 +14,7 @@ from fuseplan.ir.region import Region
 from fuseplan.runtime.device import Device
 
 _PORTS = frozenset(
-    {
-        "q",
-        "k",
-        "v",
-        "attn_scale",
-        "bias",
-        "block_mask",
-        "seq_len_q",
-        "seq_len_kv",
-        "page_table_k",
-        "page_table_v",
-    }
-    | {"sink_token"}
+    "q k v attn_scale bias block_mask seq_len_q seq_len_kv page_table_k page_table_v sink_token".split()
 )
 _FLAGS = ("has_dropout", "has_score_mod", "has_half_softmax")
 _RESULTS = frozenset({"o", "stats", "max", "sum"})

@@ -36,13 +36,6 @@ VALUES = {
 }
 ALIGN = 16  # bytes, of what the copy engine walks over
 _SM = 90
-_OPTIONS = (
-    "has_dropout",
-    "has_score_mod",
-    "has_half_softmax",
-    "use_alibi_mask",
-    "use_padding_mask",
-)
 _MAX_HEADS = 1 << 15
 _MAX_BLOCKS = 1 << 16
 _MAX_TILES = 1 << 17
@@ -57,22 +50,17 @@ _US_AT_ALL = 4.0
 
 
 def special_gap(attention: Attention, device: Device) -> str:
-    """Why warps of their own for loads and products do not take an attention; empty if they do."""
+    """Why warps of their own for loads and products do not take an attention that has a schedule; empty if they do."""
     region = attention.region
     if device.sm_version != _SM or region.graph.is_dynamic or index_bits(region) != 32:
         return f"warps of their own for loads and products need sm_{_SM}, fixed extents and offsets of 32 bits"
-    if (
-        set(attention.arguments) != set("qkv")
-        or attention.scale <= 0
-        or attention.value.body is not None
-    ):
-        return "warps of their own for loads and products take bounds and a scale above 0, no other option"
-    if any(attention.option(name) for name in _OPTIONS):
+    has_more = attention.option("use_alibi_mask") or attention.scale <= 0
+    if has_more or set(attention.arguments) != set("qkv"):
         return "warps of their own for loads and products take bounds and a scale above 0, no other option"
     is_alone = (
         len(region.values) == 4 + len(attention.results) == 4 + len(region.stores)
     )
-    if not is_alone or any(attention.operand(port) < 0 for port in "qkv"):
+    if not is_alone:
         return "warps of their own for loads and products take no work in front of an attention or behind it"
     if "o" not in attention.results:
         return "warps of their own for loads and products store the output in any case"

@@ -80,23 +80,10 @@ def load_tiles(  # table
 
 @gluon.jit
 def attend_tiles(  # table
-    GROUP: gl.constexpr,
-    params,
-    o_map,
-    q_parts,
-    kv_parts,
-    table,
-    n_q,
-    bounds,
-    n_h,
-    CUTS: gl.constexpr,
-    EDGES: gl.constexpr,
-    LEFT_EDGES: gl.constexpr,
-    TURNS: gl.constexpr,
-    HALF: gl.constexpr,
-    HOLD: gl.constexpr,
+    GROUP: gl.constexpr, params, o_map, q_parts, kv_parts, table, n_q, bounds, n_h, CUTS: gl.constexpr,
+    EDGES: gl.constexpr, LEFT_EDGES: gl.constexpr, TURNS: gl.constexpr, HALF: gl.constexpr, HOLD: gl.constexpr,
     MIXED: gl.constexpr,
-):
+):  # fmt: skip
     """A group that multiplies."""
     q_tiles, q_full, q_empty = q_parts
     k_tiles, v_tiles, k_full, k_empty, v_full, v_empty = kv_parts
@@ -183,24 +170,10 @@ def allocate_stages(tile_map, STAGES: gl.constexpr):
 
 @gluon.jit
 def attention_by_specialists(  # table
-    maps,
-    params,
-    table,
-    n_q,
-    bounds,
-    n_h,
-    n_g,
-    CUTS: gl.constexpr,
-    EDGES: gl.constexpr,
-    LEFT_EDGES: gl.constexpr,
-    STAGES: gl.constexpr,
-    Q_STAGES: gl.constexpr,
-    TURNS: gl.constexpr,
-    HALF: gl.constexpr,
-    HOLD: gl.constexpr,
-    MIXED: gl.constexpr,
-    INDEX_BITS: gl.constexpr,
-):
+    maps, params, table, n_q, bounds, n_h, n_g, CUTS: gl.constexpr, EDGES: gl.constexpr, LEFT_EDGES: gl.constexpr,
+    STAGES: gl.constexpr, Q_STAGES: gl.constexpr, TURNS: gl.constexpr, HALF: gl.constexpr, HOLD: gl.constexpr,
+    MIXED: gl.constexpr, INDEX_BITS: gl.constexpr,
+):  # fmt: skip
     """One program a multiprocessor."""
     q_map, k_map, v_map, o_map = maps
     q_full, q_empty = allocate_full_and_empty(2 * Q_STAGES, 1)
@@ -221,43 +194,11 @@ def attention_by_specialists(  # table
 
 @gluon.jit
 def attention_special(  # table
-    q,
-    k,
-    v,
-    o,
-    table,
-    n_q,
-    n_kv,
-    right,
-    left,
-    n_h,
-    n_g,
-    CUTS: gl.constexpr,
-    EDGES: gl.constexpr,
-    LEFT_EDGES: gl.constexpr,
-    STAGES: gl.constexpr,
-    Q_STAGES: gl.constexpr,
-    TURNS: gl.constexpr,
-    HALF: gl.constexpr,
-    HOLD: gl.constexpr,
-    MIXED: gl.constexpr,
-    INDEX_BITS: gl.constexpr,
-):
+    q, k, v, o, table, n_q, n_kv, right, left, n_h, n_g, CUTS: gl.constexpr, EDGES: gl.constexpr,
+    LEFT_EDGES: gl.constexpr, STAGES: gl.constexpr, Q_STAGES: gl.constexpr, TURNS: gl.constexpr, HALF: gl.constexpr,
+    HOLD: gl.constexpr, MIXED: gl.constexpr, INDEX_BITS: gl.constexpr,
+):  # fmt: skip
     attention_by_specialists(
-        (q, k, v, o),
-        (),
-        table,
-        n_q,
-        (n_kv, right, left),
-        n_h,
-        n_g,
-        CUTS,
-        EDGES,
-        LEFT_EDGES,
-        STAGES,
-        Q_STAGES,
-        TURNS,
-        HALF,
-        HOLD,
-        INDEX_BITS,
-    )
+        (q, k, v, o), (), table, n_q, (n_kv, right, left), n_h, n_g, CUTS, EDGES, LEFT_EDGES, STAGES, Q_STAGES, TURNS,
+        HALF, HOLD, MIXED, INDEX_BITS,
+    )  # fmt: skip

@@ -129,18 +129,9 @@ def rows_of(x):
 
 @gluon.jit
 def first_step(  # table
-    GROUP: gl.constexpr,
-    q,
-    kv_parts,
-    count,
-    m0,
-    n0,
-    bounds,
-    P_LAYOUT: gl.constexpr,
-    CUTS: gl.constexpr,
-    TURNS: gl.constexpr,
-    HALF: gl.constexpr,
-):
+    GROUP: gl.constexpr, q, kv_parts, count, m0, n0, bounds, P_LAYOUT: gl.constexpr, CUTS: gl.constexpr,
+    TURNS: gl.constexpr, HALF: gl.constexpr,
+):  # fmt: skip
     """Highest exponents, sums of threads and powers of the first block of a tile.
 
     With HALF the right half of this block is cut off for the first group, which leaves it out.
@@ -176,23 +167,9 @@ def first_step(  # table
 
 @gluon.jit
 def more_steps(  # table
-    GROUP: gl.constexpr,
-    q,
-    kv_parts,
-    acc,
-    top,
-    sums,
-    p,
-    count,
-    steps,
-    m0,
-    n0,
-    bounds,
-    CUTS: gl.constexpr,
-    TURNS: gl.constexpr,
-    HOLD: gl.constexpr,
-    MIXED: gl.constexpr,
-):
+    GROUP: gl.constexpr, q, kv_parts, acc, top, sums, p, count, steps, m0, n0, bounds, CUTS: gl.constexpr,
+    TURNS: gl.constexpr, HOLD: gl.constexpr, MIXED: gl.constexpr,
+):  # fmt: skip
     """Scores of blocks from n0 downwards, and products of the powers in front of each with their values."""
     k_tiles, v_tiles, k_full, k_empty, v_full, v_empty = kv_parts
     STAGES: gl.constexpr = k_tiles.type.shape[0]
