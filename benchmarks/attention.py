@@ -100,7 +100,7 @@ def _backward(shape: Shape, dtype: torch.dtype) -> Work:
     leaves = [x.detach().requires_grad_() for x in (q, k, v)]
     o = _eager(shape, *leaves, scale)()
     made = o.detach().contiguous()
-    stats = torch.cat([_exact_stats(shape, q[b : b + 1], k[b : b + 1], scale) for b in range(shape.batch)])
+    stats = exact(shape, q, k, v, scale)[1].float()
 
     def build(handle: Any, lib: Any = cudnn) -> Any:
         g = new_graph(lib, handle, dtype, "attention_backward")
@@ -120,25 +120,13 @@ def _backward(shape: Shape, dtype: torch.dtype) -> Work:
     return Work("attention", str(shape), build, eager, lambda: _exact_dq(shape, q, k, v, made, grad, stats, scale))
 
 
-def _exact_stats(shape: Shape, q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor:
-    """Logarithms of sums in float32, a head at a time."""
-    group, keep = shape.heads // shape.kv_heads, shape.keep(q.device)
-    found = []
-    for h in range(shape.heads):
-        scores = (q[0, h].float() @ k[0, h // group].float().T * scale).masked_fill_(~keep, float("-inf"))
-        found.append(torch.logsumexp(scores, -1))
-    return torch.stack(found)[None, :, :, None].contiguous()
-
-
 def _exact_dq(
     shape: Shape, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, grad: torch.Tensor,
     stats: torch.Tensor, scale: float,
 ) -> torch.Tensor:  # fmt: skip
     """The gradient by q in float64, a head at a time."""
-    out, keep, group = torch.empty(q.shape, dtype=torch.float64, device=q.device), shape.keep(q.device), shape.heads
-    for b, h in _heads(shape):
-        g = h // (group // shape.kv_heads)
-        scores = (q[b, h].double() @ k[b, g].double().T * scale).masked_fill_(~keep, float("-inf"))
+    out = torch.empty(q.shape, dtype=torch.float64, device=q.device)
+    for b, h, g, scores in _scores(shape, q, k, scale):
         delta = (grad[b, h].double() * o[b, h].double()).sum(-1, keepdim=True)
         p = torch.exp(scores - stats[b, h].double())
         out[b, h] = p * (grad[b, h].double() @ v[b, g].double().T - delta) @ k[b, g].double() * scale
@@ -161,14 +149,18 @@ def exact(
     """Output and statistics in float64, a head at a time."""
     out = torch.empty(q.shape, dtype=torch.float64, device=q.device)
     stats = torch.empty(*q.shape[:3], 1, dtype=torch.float64, device=q.device)
-    keep = shape.keep(q.device)
-    for b, h in _heads(shape):
-        g = h // (shape.heads // shape.kv_heads)
-        scores = (q[b, h].double() @ k[b, g].double().T * scale).masked_fill_(~keep, float("-inf"))
+    for b, h, g, scores in _scores(shape, q, k, scale):
         stats[b, h, :, 0] = torch.logsumexp(scores, -1)
         out[b, h] = torch.softmax(scores, -1).nan_to_num_(0.0) @ v[b, g].double()
     return out, stats
 
 
-def _heads(shape: Shape) -> Iterator[tuple[int, int]]:
-    return ((b, h) for b in range(shape.batch) for h in range(shape.heads))
+def _scores(
+    shape: Shape, q: torch.Tensor, k: torch.Tensor, scale: float
+) -> Iterator[tuple[int, int, int, torch.Tensor]]:
+    """Batch, head, head of keys, and the masked scores of these in float64."""
+    keep, group = shape.keep(q.device), shape.heads // shape.kv_heads
+    for b in range(shape.batch):
+        for h in range(shape.heads):
+            scores = q[b, h].double() @ k[b, h // group].double().T * scale
+            yield b, h, h // group, scores.masked_fill_(~keep, float("-inf"))
