@@ -26,6 +26,7 @@ from fuseplan.lowering.pipeline import lower
 from fuseplan.runtime.launch import LaunchKind, PatchKind
 from tests.attention_cases import attention_graph
 from tests.kernels import triton_cases as made
+from tests.kernels.uniform_registers import read_before_written
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
 
@@ -70,6 +71,7 @@ REGIONS: dict[str, Callable[[], Region]] = {
     "attention-odd": lambda: attention(("padding", "bias"), (2, 16, 333, 1025, 72, 40)),
     "attention-decode": lambda: attention(("grouped",), (8, 16, 1, 4096, 128, 128)),
     "attention-float": lambda: attention(("window",), (2, 4, 512, 512, 64, 64), "FLOAT"),
+    "attention-float-narrow-values": lambda: attention(("causal",), (2, 4, 300, 133, 40, 24), "FLOAT"),
 }
 MAP = 128  # bytes of a tensor map
 QUICK = {(name, 90) for name in REGIONS}
@@ -135,6 +137,7 @@ def test_default_config_compiles_without_spills(name: str, sm: int, tmp_path: Pa
         asm, facts = aot.compile_fresh(aot.compilation(kernel, sm, aligned=True))
         used = resources(asm["cubin"], tmp_path)
         assert used["LOCAL"] == 0 and used["STACK"] == 0, used
+        assert read_before_written(asm["cubin"], tmp_path) == []
         assert facts["shared_bytes"] <= made.device(sm).shared_bytes
         assert 32 * facts["num_warps"] * used["REG"] <= 65536
         check_parameters(kernel, asm["ptx"], [aot.Box(*box) for box in facts["boxes"]])

@@ -19,6 +19,9 @@ _PORTS = frozenset(
 _FLAGS = ("has_dropout", "has_score_mod", "has_half_softmax")
 _RESULTS = frozenset({"o", "stats", "max", "sum"})
 _MAX_WIDTH, _LEAST_WIDTH = 256, 16
+_SWIZZLED = (
+    64  # columns from which on all rows of 2-byte elements lie alike in shared memory
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,11 @@ class AttentionSchedule:
             max(_LEAST_WIDTH, power_of_two(self.attention.dim(port)[3]))
             for port in "qv"
         )
+        if self.kind is FLOAT:
+            # Parts of v lie where parts of k did. Were they swizzled otherwise, ptxas 12.8 would compute where they are
+            # from registers that it never wrote.
+            least = min(max(q, v), _SWIZZLED)
+            q, v = max(q, least), max(v, least)
         return q, v
 
     @property

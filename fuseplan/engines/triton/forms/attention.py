@@ -81,7 +81,9 @@ def _tiles(schedule: AttentionSchedule) -> list[tuple[int, int, int, int]]:
         return [(32, 16, 4, 1), (16, 16, 4, 1)]
     if schedule.kind is FLOAT:
         tiles = [(64, 32, 4, 2), (64, 64, 4, 2), (32, 32, 4, 2)]
-        is_tight = width > 64 or schedule.attention.left is not None  # a third loop takes registers as well
+        a = schedule.attention
+        is_filled = schedule.widths != (a.dim("q")[3], a.dim("v")[3])
+        is_tight = width > 64 or is_filled or a.left is not None  # a third loop, or masks, take registers as well
         return tiles if is_tight else [tiles[1], tiles[0], tiles[2]]
     if width <= 64:
         return [(64, 64, 4, 3), (128, 64, 4, 3), (64, 128, 4, 2), (128, 128, 8, 2)]
