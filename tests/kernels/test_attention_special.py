@@ -15,6 +15,7 @@ from fuseplan.engines.triton import compile as aot
 from fuseplan.engines.triton.attention import special
 from fuseplan.engines.triton.attention.bounds import Bounds, tile_lists
 from fuseplan.engines.triton.attention.special_emit import SpecialAttention
+from fuseplan.engines.triton.engine import LIMITS
 from fuseplan.ir.attention import Attention, attention_of
 from fuseplan.ir.limits import everything
 from fuseplan.lowering.pipeline import lower
@@ -172,3 +173,14 @@ def test_other_attention_is_refused_with_a_reason(reason: str) -> None:
     a = attention(q, kv, **options)
     assert reason in special.special_gap(a, made.device())
     assert "sm_90" in special.special_gap(a, made.device(100))
+
+
+def test_work_behind_is_refused_where_keys_are_also_the_values() -> None:
+    g = cudnn.pygraph(io_data_type=HALF, intermediate_data_type=cudnn.data_type.FLOAT)
+    q, k = (g.tensor(dim=(1, 2, 64, 64), name=name) for name in "qk")
+    o, _ = g.sdpa(q, k, k, generate_stats=False)
+    g.tanh(o).set_output(True)
+    g.validate()
+    (piece,) = lower(g._draft.graph, LIMITS)
+    a = attention_of(piece.region, piece.region.anchors[0])
+    assert "no work" in special.special_gap(a, made.device())

@@ -57,8 +57,10 @@ def special_gap(attention: Attention, device: Device) -> str:
     has_more = attention.option("use_alibi_mask") or attention.scale <= 0
     if has_more or set(attention.arguments) != set("qkv"):
         return "warps of their own for loads and products take bounds and a scale above 0, no other option"
+    results = sorted(attention.results.values())
     is_alone = (
-        len(region.values) == 4 + len(attention.results) == 4 + len(region.stores)
+        len(region.values) == 4 + len(results)
+        and sorted(value for value, _ in region.stores) == results
     )
     if not is_alone:
         return "warps of their own for loads and products take no work in front of an attention or behind it"
