@@ -131,11 +131,12 @@ def attention_inputs(graph: Graph, seed: int) -> dict[int, HostBuffer]:
     """Random inputs: lengths from 0 to all there are, and NaN in the rows past them, which must not matter."""
     made = random_inputs(graph, seed)
     names = {graph.tensors[uid].name: buffer for uid, buffer in made.items()}
-    if "stats" in names:
-        names["stats"].view[...] += 2.0  # probabilities of about the size that a softmax gives
-    rng = np.random.default_rng(seed)
     if "attn_scale" in names:
         names["attn_scale"].view[...] = 0.3
+    if "stats" in names:
+        arrays = {graph.tensors[uid].name: buffer.view for uid, buffer in made.items()}
+        names["stats"].view[...] = _row_stats(arrays, dict(graph.nodes[0].attrs))
+    rng = np.random.default_rng(seed)
     queries = [name for name in ("q", "o", "dO", "stats") if name in names]
     for length, padded in (("seq_len_q", queries), ("seq_len_kv", ["k", "v"])):
         if length in names:
@@ -146,3 +147,19 @@ def attention_inputs(graph: Graph, seed: int) -> dict[int, HostBuffer]:
                 for b, count in enumerate(counts):
                     names[name].view[b, :, count:] = np.nan
     return made
+
+
+def _row_stats(arrays: dict[str, Any], attrs: dict[str, Any]) -> Any:
+    """Logarithms of the sums of the powers of all scores, as if nothing were masked: no probability is above 1."""
+    q, k = (np.asarray(arrays[name], np.float64) for name in "qk")
+    scale = float(arrays["attn_scale"].ravel()[0]) if "attn_scale" in arrays else attrs["attn_scale_value"]
+    s = scale * q @ np.repeat(k, q.shape[1] // k.shape[1], axis=1).swapaxes(2, 3)
+    if "bias" in arrays:
+        s += np.asarray(arrays["bias"], np.float64)
+    if attrs["use_alibi_mask"]:
+        n = 1 << (s.shape[1].bit_length() - 1)
+        exponents = [8 * (i + 1) / n for i in range(n)] + [4 * (2 * i + 1) / n for i in range(s.shape[1] - n)]
+        slopes = 2.0 ** -np.array(exponents).reshape(-1, 1, 1)
+        s += slopes * (np.arange(s.shape[3]) - np.arange(s.shape[2])[:, None])
+    top = s.max(axis=3, keepdims=True)
+    return top + np.log(np.exp(s - top).sum(axis=3, keepdims=True))
